@@ -148,7 +148,7 @@ class Trainer(EngineTrainer):
     workers: int | None = None,
     **options: Any,
   ) -> None:
-    for name in ("client", "in_place", "pause", "only", "adapters"):
+    for name in ("client", "in_place", "pause", "only", "adapters", "draft"):
       if name in options:
         raise ValueError(f"{name}= is not for SGLang")
     self._engine = None if engine is None else EngineClient(engine, workers)

@@ -256,7 +256,7 @@ def test_parts_of_a_trainer_are_checked(tmp_path):
     (((), {"default": adapter}, {"default": config}), invalid, "two ways"),
     (((), {"policy": adapter}, None), invalid, "'default'"),
     (("*.nothing", None, {"default": config}), invalid, r"no tensor's name matches '\*.nothing'"),
-    ((["*.lora_A.*"], {"default": adapter}, None), unsupported, "takes an adapter whole"),
+    ((["*.lora_A.*"], {"default": adapter}, None), unsupported, "some of the adapters' factors"),
     ((["model.layers.0.*", *reshard.lora.NAMES[:2]], {"default": adapter}, None), unsupported, "all of them, or none"),
     (((), {"default": reshard.lora.Adapter("here", config)}, None), invalid, "not absolute"),
     (((), {"default": {"folder": "/x", "config": config.to_dict() | {"bias": "all"}}}, None), unsupported, "bias="),

@@ -53,6 +53,7 @@ class Invitation:
   tensors: list[list[Any]] = field(repr=False)
   config: str = field(repr=False)
   adapters: dict[str, dict[str, Any]] = field(default_factory=dict, repr=False)  # by name: folders and configs
+  draft_config: str | None = field(default=None, repr=False)  # None: no draft model is updated
   protocol: int = PROTOCOL
   ready: bool = False  # all ranks have joined
 

@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import reshard
@@ -13,7 +15,22 @@ from reshard.live._names import listed, matches
 from reshard.lora import Adapter, Merge
 from reshard.lora._names import adapters_in
 
-__all__ = ["Parts"]
+__all__ = ["DRAFT", "Draft", "Parts"]
+
+#: What the names of a draft model's tensors begin with, beside the engine's own model.
+DRAFT = "draft:"
+
+
+@dataclass(frozen=True)
+class Draft:
+  """A draft model (EAGLE, MTP heads, a small model), of the trainer's ranks.
+
+  layout   over the same ranks as the model's, plain
+  tensors  this rank's, as those of the model
+  """
+
+  layout: reshard.Layout
+  tensors: Mapping[str, Any]
 
 
 class Parts:
@@ -31,6 +48,7 @@ class Parts:
     only: Iterable[str],
     adapters: Mapping[str, Any] | None,
     merge: Mapping[str, Any] | None,
+    draft: Draft | None = None,
   ) -> None:
     names = [t.name for t in layout.model.tensors]
     there = adapters_in(names)
@@ -40,9 +58,38 @@ class Parts:
     _check_adapters(there, self.adapters, self.merge)
     factors = {name for parts in there.values() for name in parts}
     kept = [name for name in names if not (self.merge and name in factors)]
+    table = manifest.table_of(layout.model, set(kept))
+    self._draft = draft
+    if draft is not None:
+      if draft.layout.quantised:
+        raise reshard.UnsupportedError(f"{draft.layout.name}: the layout of a draft model must be plain")
+      table += [[DRAFT + entry[0], *entry[1:]] for entry in manifest.table_of(draft.layout.model)]
     patterns = [only] if isinstance(only, str) else list(only)
-    self.table = manifest.table_of(layout.model, set(_matching(kept, patterns) if patterns else kept))
-    _check_kept({entry[0] for entry in self.table}, set(names), factors, self.adapters)
+    sent = set(_matching([entry[0] for entry in table], patterns)) if patterns else None
+    self.table = [entry for entry in table if sent is None or entry[0] in sent]
+    drafts = {entry[0] for entry in table if entry[0].startswith(DRAFT)}
+    _check_kept({entry[0] for entry in self.table}, set(names) - factors, "model's weights")
+    _check_kept({entry[0] for entry in self.table}, drafts, "draft model's weights")
+    if self.adapters:
+      _check_kept({entry[0] for entry in self.table}, factors, "adapters' factors")
+    self.draft_config = None
+    if draft is not None and drafts & {entry[0] for entry in self.table}:
+      self.draft_config = config_of(draft.layout.model)
+
+  def holds(self, layout: reshard.Layout, rank: int) -> manifest.Manifest:
+    """What a rank sends: of its layout, and of its draft model."""
+    held = manifest.describe(layout.values, rank, self.table)
+    if self._draft is not None:
+      bare = [[name.removeprefix(DRAFT) if name.startswith(DRAFT) else ""] for name, *_ in self.table]
+      drafts = manifest.describe(self._draft.layout, rank, bare)
+      held += [{**entry, "name": DRAFT + entry["name"]} for entry in drafts]
+    return held
+
+  def tensors(self, mine: Mapping[str, Any], layout: reshard.Layout, rank: int) -> dict[str, Any]:
+    """This rank's tensors in the trainers' layout of all that is sent."""
+    drafts = self._draft.tensors if self._draft is not None else {}
+    known = {**mine, **{DRAFT + name: tensor for name, tensor in drafts.items()}}
+    return {t.name: known[t.name] for t in layout.local(rank)}
 
   def merged(
     self, layout: reshard.Layout, tensors: Mapping[str, Any], invitation: Invitation, rank: int
@@ -87,15 +134,15 @@ def _matching(names: list[str], patterns: list[str]) -> list[str]:
   return [name for name in names if name in found]
 
 
-def _check_kept(kept: set[str], names: set[str], factors: set[str], adapters: Mapping[str, Any]) -> None:
-  """All weights of the model move or none; and all of an adapter."""
-  weights = names - factors
-  left = sorted(weights - kept)
-  if left and len(left) < len(weights):
+def _check_kept(kept: set[str], names: set[str], what: str) -> None:
+  """All of these move, or none."""
+  left = sorted(names - kept)
+  if left and len(left) < len(names):
     raise reshard.UnsupportedError(
-      f"only= leaves out some of the model's weights ({listed(left)}): an engine takes all of them, or none"
+      f"only= leaves out some of the {what} ({listed(left)}): an engine takes all of them, or none"
     )
-  if adapters:
-    left = sorted(factors - kept)
-    if left:
-      raise reshard.UnsupportedError(f"only= leaves out {listed(left)}: an engine takes an adapter whole")
+
+
+def config_of(model: reshard.Model) -> str:
+  """The text of the model's config.json, if it has one."""
+  return Path(model.config_path).read_text() if model.config_path else ""

@@ -10,7 +10,6 @@ import tempfile
 import threading
 import uuid
 from collections.abc import Callable, Iterable, Mapping
-from pathlib import Path
 from types import TracebackType
 from typing import Any, Generic, Protocol, Self, TypeVar, cast
 
@@ -20,7 +19,7 @@ from reshard.engines import manifest
 from reshard.engines.hidden import without_secret
 from reshard.engines.invitation import MAX_DEADLINE, Invitation, InvitedLink
 from reshard.engines.link import TornError
-from reshard.engines.parts import Parts
+from reshard.engines.parts import Draft, Parts, config_of
 from reshard.engines.quantisation import Quantisation
 
 __all__ = ["Client", "EngineTrainer", "layouts_of"]
@@ -69,9 +68,10 @@ class EngineTrainer:
     only: Iterable[str] = (),
     adapters: Mapping[str, Any] | None = None,
     merge: Mapping[str, Any] | None = None,
+    draft: Draft | None = None,
   ) -> None:
     _check_options(client, rank, route, deadline)
-    parts = Parts(layout, only, adapters, merge)
+    parts = Parts(layout, only, adapters, merge, draft)
     self.rank, self.size, self.version = rank, size, 0
     self._client, self._pause, self._on_phase = client, pause, on_phase
     self._tensors = dict(tensors)
@@ -86,8 +86,9 @@ class EngineTrainer:
       in_place=in_place,
       verify=verify,
       tensors=parts.table,
-      config=_config_of(layout.model),
+      config=config_of(layout.model),
       adapters=parts.adapters,
+      draft_config=parts.draft_config,
     )
     self._link = self._join()
     try:
@@ -95,7 +96,7 @@ class EngineTrainer:
         with self._link.ends_the_group():
           self._merge = parts.merged(layout, self._tensors, self._invitation, rank)
           self._tensors = self._merge.tensors
-      self._prepare(layout)
+      self._prepare(layout, parts)
     except BaseException:
       self.close()
       raise
@@ -133,6 +134,8 @@ class EngineTrainer:
     def invite() -> None:
       failed: Exception | None = None
       try:
+        if ready and self._invitation.draft_config is not None:
+          _show_draft(client)
         client.init_weight_transfer_engine(self._invitation.as_dict(ready))
       except Exception as error:
         failed = without_secret(error, self._invitation.secret)
@@ -141,19 +144,18 @@ class EngineTrainer:
 
     return _Call(invite, ended)
 
-  def _prepare(self, layout: reshard.Layout) -> None:
+  def _prepare(self, layout: reshard.Layout, parts: Parts) -> None:
     link, trainers = self._link, self._invitation.trainers
     try:
       link.gather({})  # the workers agree on their route
       quant = Quantisation.of_layout(layout)
-      holds = manifest.describe(layout.values, self.rank, self._invitation.tensors)
-      mine = {"holds": holds, "quant": quant and quant.as_dict(), "version": 0}
+      mine = {"holds": parts.holds(layout, self.rank), "quant": quant and quant.as_dict(), "version": 0}
       told = link.gather(mine)
       model = manifest.model_of(self._invitation.tensors)
       source, target = layouts_of(model, told, trainers)
       _check_same(layout, source, self.rank)
-      if len(source.model.tensors) < len(layout.model.tensors):
-        self._tensors = {t.name: self._tensors[t.name] for t in source.local(self.rank)}
+      if len(parts.table) != len(layout.model.tensors) or parts.draft_config is not None:
+        self._tensors = parts.tensors(self._tensors, source, self.rank)
       link.prepare(source, target, source_tensors=self._tensors, on_phase=self._on_phase)
       workers = told[trainers:]
       self.version = max(int(x["version"]) for x in workers)
@@ -327,6 +329,16 @@ class _Call(Generic[T]):
       raise self.error from error
 
 
+def _show_draft(client: Any) -> None:
+  """Has each worker learn its draft model: it begins an update of it, which the trainer ends when it has joined."""
+  begin = _method(client, "start_draft_weight_update")
+  try:
+    begin()
+  except RuntimeError:  # a trainer that died has left an update open
+    client.finish_weight_update()
+    begin()
+
+
 def _method(client: Any, name: str) -> Callable[..., Any]:
   found = getattr(client, name, None)
   if found is None:
@@ -339,10 +351,6 @@ def _world_size(client: Any) -> int:
   if found is None:
     raise ValueError(f"pass workers=: the client {client!r} has no get_world_size()")
   return int(found())
-
-
-def _config_of(model: reshard.Model) -> str:
-  return Path(model.config_path).read_text() if model.config_path else ""
 
 
 def _agreed(client: Client | None, size: int, given: dict[str, Any]) -> dict[str, Any]:

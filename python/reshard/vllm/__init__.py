@@ -5,10 +5,11 @@ An engine needs one line of configuration, `--weight-transfer-config '{"backend"
 trainer makes a `Trainer` on each of its ranks and calls `update()` after each step. docs/vllm.md.
 """
 
+from reshard.engines.parts import Draft
 from reshard.vllm.clients import Client, HttpClient, LocalClient
 from reshard.vllm.trainer import TornError, Trainer
 
-__all__ = ["Client", "HttpClient", "LocalClient", "TornError", "Trainer", "register"]
+__all__ = ["Client", "Draft", "HttpClient", "LocalClient", "TornError", "Trainer", "register"]
 
 
 def register() -> None:

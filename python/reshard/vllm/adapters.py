@@ -20,7 +20,7 @@ from reshard.lora._folder import Folder, folders_of
 from reshard.tracing._types import torch_dtype
 
 if TYPE_CHECKING:
-  from reshard.vllm.routes import Route
+  from reshard.vllm.routes import Raw
   from vllm.config import VllmConfig
 
 __all__ = ["Adapters"]
@@ -30,15 +30,11 @@ class Adapters:
   """The adapters that a trainer updates.
 
   Raises UnsupportedError if the engine takes no adapters, or none of such a rank.
-
-  Attributes: `others`, the table of tensors that are the model's own.
   """
 
   def __init__(self, invitation: Invitation, model: torch.nn.Module, vllm_config: VllmConfig) -> None:
     self._model, self._table = model, invitation.tensors
     self._folders = list(folders_of(invitation.adapters, invitation.tensors))
-    self._names = {name for folder in self._folders for name in folder.parts}
-    self.others = [entry for entry in invitation.tensors if entry[0] not in self._names]
     if self._folders:
       self._check(invitation, vllm_config)
 
@@ -76,12 +72,15 @@ class Adapters:
     whole = manifest.describe(reshard.layout("hf", model), 0) if mine else []
     return [entry for entry in whole if entry["name"] in mine]
 
-  def write(self, route: Route) -> None:
-    """Writes what has arrived beside the present files. Raises OSError."""
+  def write(self, raw: Raw) -> None:
+    """Writes what has arrived beside the present files. Raises OSError.
+
+    raw  the bytes of a tensor by its name
+    """
     forms = {name: (tuple(shape), torch_dtype(dtype.upper())) for name, dtype, shape, _ in self._table}
     for folder in self._folders:
       if folder.writes:
-        folder.write({name: _viewed(route.raw(name), *forms[name]) for name in folder.parts})
+        folder.write({name: _viewed(raw(name), *forms[name]) for name in folder.parts})
 
   def commit(self) -> None:
     """Puts the new files in place, and lets the worker forget the old ones. Raises OSError."""

@@ -45,6 +45,10 @@ class HttpClient:
     # 0.24 would take the model apart here; later versions leave that to the back end.
     self._call("start_weight_update", {"is_checkpoint_format": False})
 
+  def start_draft_weight_update(self) -> None:
+    """Begins an update of the draft model on every worker. Errors: vLLM before 0.26 has no such route."""
+    self._call("start_draft_weight_update", {})
+
   def update_weights(self, update_info: Any) -> None:
     """Calls `update_weights` on every worker and returns when all have."""
     self._call("update_weights", {"update_info": update_info})
@@ -112,6 +116,10 @@ class LocalClient:
       self.llm.start_weight_update(is_checkpoint_format=False)
     else:
       self.llm.start_weight_update()
+
+  def start_draft_weight_update(self) -> None:
+    """Begins an update of the draft model on every worker. Errors: vLLM before 0.26 has no such method."""
+    self.llm.start_draft_weight_update()
 
   def update_weights(self, update_info: Any) -> None:
     """Calls `update_weights` on every worker and returns when all have."""

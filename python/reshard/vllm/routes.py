@@ -6,10 +6,10 @@ from __future__ import annotations
 import abc
 import contextlib
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import reshard
 import torch
@@ -17,16 +17,16 @@ from reshard._gpus import home_of, why_not
 from reshard.engines import manifest
 from reshard.engines.invitation import Invitation
 from reshard.engines.quantisation import Quantisation
-from reshard.lora import part_of
 from reshard.vllm import reload
 from vllm.logger import init_logger
 
-if TYPE_CHECKING:
-  from vllm.config import VllmConfig
-
 logger = init_logger(__name__)
 
-__all__ = ["AdapterRoute", "CheckpointRoute", "LocalRoute", "Route", "candidates"]
+__all__ = ["Arrived", "CheckpointRoute", "LocalRoute", "Route", "candidates"]
+
+
+# The bytes of a tensor by its name.
+Raw = Callable[[str], torch.Tensor]
 
 
 @dataclass(frozen=True)
@@ -40,6 +40,36 @@ class Form:
   def view(self, tensor: torch.Tensor) -> torch.Tensor:
     """The tensor in this form."""
     return tensor.reshape(-1).view(torch.uint8).view(self.dtype).view(self.shape)
+
+
+class Arrived:
+  """This worker's memory of the layout of all workers.
+
+  What a refit does not write into a model itself arrives in the host's memory, because engines leave little of a GPU's;
+  but where the model's own memory is.
+
+  live  what a refit writes into the models' own memory, by name
+  """
+
+  def __init__(self, layout: reshard.Layout, rank: int, live: dict[str, torch.Tensor]) -> None:
+    #: By name, for the session.
+    self.memory: dict[str, Any]
+    if live:
+      home = home_of(live.values())
+      self._raw = {
+        t.name: torch.zeros(t.bytes, dtype=torch.uint8, device=home)
+        for t in layout.local(rank)
+        if t.name not in live
+      }
+      self.memory = self._raw | live
+      return
+    # Trainers on this host write into it.
+    self.memory = reshard.RankBuffers.allocate(layout, [rank], shared=True).tensors(rank)
+    self._raw = {name: _bytes_of(tensor) for name, tensor in self.memory.items()}
+
+  def raw(self, name: str) -> torch.Tensor:
+    """The bytes of a tensor that has arrived outside the models."""
+    return self._raw[name]
 
 
 class Route(abc.ABC):
@@ -56,47 +86,15 @@ class Route(abc.ABC):
   live: dict[str, torch.Tensor]
   forms: dict[str, Form]
 
-  def numbered(self, table: list[list[Any]]) -> manifest.Manifest:
-    """`holds`, with the tensors' numbers in the table of all that the trainer sends: the model's own come in its
-    order, but others may be between them."""
-    numbers = [i for i, entry in enumerate(table) if part_of(entry[0]) is None]
-    return [
-      {**held, "parts": [{**part, "tensor": numbers[part["tensor"]]} for part in held["parts"]]}
-      for held in self.holds
-    ]
-
-  def allocate(self, layout: reshard.Layout, rank: int) -> dict[str, Any]:
-    """This worker's memory of the layout of all workers, by name.
-
-    What a refit does not write into the model itself arrives in the host's memory, because engines leave
-    little of a GPU's; but where the model's own memory is.
-    """
-    if self.live:
-      home = home_of(self.live.values())
-      self._arrived = {
-        t.name: torch.zeros(t.bytes, dtype=torch.uint8, device=home)
-        for t in layout.local(rank)
-        if t.name not in self.live
-      }
-      return self._arrived | self.live
-    # Trainers on this host write into it.
-    buffers = reshard.RankBuffers.allocate(layout, [rank], shared=True)
-    memory: dict[str, Any] = buffers.tensors(rank)
-    self._arrived = {name: _bytes_of(tensor) for name, tensor in memory.items()}
-    return memory
-
-  def raw(self, name: str) -> torch.Tensor:
-    """The bytes of a tensor that has arrived outside the model, by its name in the layout."""
-    return self._arrived[name]
-
-  def arrived(self) -> Iterator[tuple[str, torch.Tensor]]:
+  def arrived(self, raw: Raw) -> Iterator[tuple[str, torch.Tensor]]:
     """What has arrived outside the model, by the names of the engine's loader."""
     for name, form in self.forms.items():
-      yield form.name, form.view(self._arrived[name])
+      yield form.name, form.view(raw(name))
 
   @abc.abstractmethod
-  def apply(self, model: torch.nn.Module, model_config: Any) -> None:
-    """Puts what has arrived into the model. After an error the model is torn."""
+  def apply(self, model: torch.nn.Module, model_config: Any, raw: Raw) -> None:
+    """Puts what has arrived into the model. `raw`: its bytes, by the names of `holds`. After an error the model is
+    torn."""
 
 
 def _bytes_of(tensor: Any) -> torch.Tensor:
@@ -122,15 +120,16 @@ class CheckpointRoute(Route):
       shape = files.get(t.name, tuple(t.file_shape)) if quant is None else tuple(t.file_shape)
       self.forms[t.name] = Form(t.file_name, shape, torch_dtype(t.file_dtype.name.upper()))
 
-  def apply(self, model: torch.nn.Module, model_config: Any) -> None:
+  def apply(self, model: torch.nn.Module, model_config: Any, raw: Raw) -> None:
     """Puts what has arrived into the model. After an error the model is torn."""
-    reload.load_checkpoint(model, model_config, self.arrived())
+    reload.load_checkpoint(model, model_config, self.arrived(raw))
 
 
 class LocalRoute(Route):
   """This worker's own tensors, as its loader would have left them.
 
   layout  of this worker, over the trainer's model; quantised if the engine is.
+  shared  modules of the model that are another model's, which updates them
 
   Errors: UnsupportedError, with the first difference, if the layout does not fit the model.
   """
@@ -138,16 +137,23 @@ class LocalRoute(Route):
   name = "local"
 
   def __init__(
-    self, model: torch.nn.Module, layout: reshard.Layout, rank: int, in_place: bool
+    self,
+    model: torch.nn.Module,
+    layout: reshard.Layout,
+    rank: int,
+    in_place: bool,
+    shared: Collection[torch.nn.Module] = (),
   ) -> None:
     self.holds, self.live, self.forms = [], {}, {}
     self._written: dict[torch.nn.Module, None] = {}
-    slots = fit(model, layout, rank)
+    slots = fit(model, layout, rank, shared)
     chosen = set(layout.quant_tensors)
     for entry, values in zip(
       manifest.describe(layout.values, rank), layout.values.local(rank), strict=True
     ):
       name = entry["name"]
+      if slots[name].module in shared:
+        continue
       if chosen.intersection(f.tensor for f in values.fragments):
         self.holds.append(entry)
         continue
@@ -159,33 +165,24 @@ class LocalRoute(Route):
         self.live[name] = live.view(entry["shape"])
         self._written[slot.module] = None
     for t in layout.local(rank):
-      if t.name not in self.live:
-        slot = slots[t.name]
+      slot = slots[t.name]
+      if t.name not in self.live and slot.module not in shared:
         self.forms[t.name] = Form(t.file_name, slot.shape, slot.dtype)
 
-  def apply(self, model: torch.nn.Module, model_config: Any) -> None:
+  def apply(self, model: torch.nn.Module, model_config: Any, raw: Raw) -> None:
     """Puts what has arrived into the model. After an error the model is torn."""
     for module in self._written:
       reload.process(module)
-    reload.load_local(model, model_config, dict(self.arrived()), written=self._written)
-
-
-class AdapterRoute(Route):
-  """Nothing of the model itself: an update of adapters only."""
-
-  name = "adapters"
-
-  def __init__(self) -> None:
-    self.holds, self.live, self.forms = [], {}, {}
-
-  def apply(self, model: torch.nn.Module, model_config: Any) -> None:
-    """Changes nothing."""
+    reload.load_local(model, model_config, dict(self.arrived(raw)), written=self._written)
 
 
 def fit(
-  model: torch.nn.Module, layout: reshard.Layout, rank: int
+  model: torch.nn.Module,
+  layout: reshard.Layout,
+  rank: int,
+  shared: Collection[torch.nn.Module] = (),
 ) -> dict[str, reload.LoadTensor]:
-  """The model's tensors that a layout fills, by the layout's names.
+  """The model's tensors that a layout fills, by the layout's names. Those of shared modules may be missing.
 
   Errors: UnsupportedError names the first tensor that differs, and the first parameter that is
   missing.
@@ -205,7 +202,7 @@ def fit(
     held.add(t.file_name)
   for name, slot in expected.items():
     # Attention layers keep the scales of their KV caches, as in vLLM's own reload.
-    if slot.parameter and name not in held and not reload.is_attention(slot.module):
+    if slot.parameter and name not in held and slot.module not in shared and not reload.is_attention(slot.module):
       raise reshard.UnsupportedError(f"the layout has nothing for parameter '{name}'")
   return slots
 
@@ -232,13 +229,16 @@ def quantisation_of(model_config: Any, invitation: Invitation) -> Quantisation |
 
 def candidates(
   model: torch.nn.Module,
-  vllm_config: VllmConfig,
+  model_config: Any,
+  parallel: Any,
   invitation: Invitation,
   quant: Quantisation | None,
   rank: int,
+  shared: Collection[torch.nn.Module] = (),
 ) -> dict[str, reshard.Layout]:
   """The local layouts of this worker that fit its model, the most certain first.
 
+  parallel  the engine's parallel_config, if the model is cut by it
   quant  how the engine's checkpoint is quantised, if the trainer's tensors are not.
   rank   of this worker among those of the engine; that of the layouts.
 
@@ -249,10 +249,15 @@ def candidates(
   why: list[str] = []
   if invitation.route == "checkpoint":
     return found
-  for name, find in (("traced", _traced), ("family", _family)):
+  ways: dict[str, Callable[[], reshard.Layout]] = {
+    "traced": lambda: _traced(model, model_config, invitation, quant, rank)
+  }
+  if parallel is not None:
+    ways["family"] = lambda: _family(model, parallel, invitation, quant)
+  for name, find in ways.items():
     try:
-      layout = find(model, vllm_config, invitation, quant, rank)
-      fit(model, layout, rank)
+      layout = find()
+      fit(model, layout, rank, shared)
       found[name] = layout
     except Exception as error:
       if isinstance(error, (KeyError, ValueError)) and not isinstance(error, reshard.Error):
@@ -268,7 +273,7 @@ def candidates(
 
 def _traced(
   model: torch.nn.Module,
-  vllm_config: VllmConfig,
+  model_config: Any,
   invitation: Invitation,
   quant: Quantisation | None,
   rank: int,
@@ -278,7 +283,7 @@ def _traced(
 
   weights = manifest.model_of(invitation.tensors)
   return tracing.traced(
-    lambda _: reload.unloaded(model, vllm_config.model_config),
+    lambda _: reload.unloaded(model, model_config),
     lambda module, weights: cast(Any, module).load_weights(weights),
     weights if quant is None else quant.of(reshard.layout("hf", weights), files=True),
     ranks=[rank],
@@ -288,16 +293,11 @@ def _traced(
 
 
 def _family(
-  model: torch.nn.Module,
-  vllm_config: VllmConfig,
-  invitation: Invitation,
-  quant: Quantisation | None,
-  rank: int,
+  model: torch.nn.Module, parallel: Any, invitation: Invitation, quant: Quantisation | None
 ) -> reshard.Layout:
   """By the closed form of the family `vllm`, for architectures that have one."""
   if not invitation.config:
     raise reshard.UnsupportedError("the trainer's model has no config.json")
-  parallel = vllm_config.parallel_config
   keys: dict[str, Any] = {
     "tp": parallel.tensor_parallel_size,
     "pp": parallel.pipeline_parallel_size,

@@ -44,8 +44,11 @@ class Trainer(EngineTrainer):
               client with `pause()` and `resume()`). None: generation goes on between the steps, as
               with vLLM's own backends.
   deadline    seconds for joining, and for the refit of an update.
+  draft       a reshard.vllm.Draft: the engine's draft model (speculative decoding), which is updated with the
+              model, as one version. docs/vllm.md.
   only        patterns of the tensors to update ("*" matches any characters, "#" a number): all of the
-              model's weights or none, and adapters. By default everything in the layout.
+              model's weights or none; of the draft model ("draft:*") and of adapters likewise. By default
+              everything in the layouts.
   adapters    {name: reshard.lora.Adapter}: LoRA adapters in the layout that the engine loads from
               folders, which an update writes anew. docs/lora.md.
   merge       {name: peft.LoraConfig or dict}: LoRA adapters in the layout that are merged into what is

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import reshard
@@ -14,8 +14,10 @@ from reshard.engines import manifest
 from reshard.engines.invitation import Invitation, InvitedLink, Invitations
 from reshard.engines.state import difference
 from reshard.engines.trainer import layouts_of
-from reshard.vllm import interface, reload, routes, state
+from reshard.vllm import interface, reload, state
 from reshard.vllm.adapters import Adapters
+from reshard.vllm.routes import Arrived
+from reshard.vllm.updated import Updated, updated
 from vllm.distributed.weight_transfer.base import (
   WeightTransferEngine,
   WeightTransferInitInfo,
@@ -52,7 +54,7 @@ class WorkerEngine(WeightTransferEngine):  # type: ignore[misc]
 
   init_info_cls = InitInfo
   update_info_cls = UpdateInfo
-  supports_draft_weight_update = False
+  supports_draft_weight_update = True
 
   def __init__(self, *args: Any, **kwargs: Any) -> None:
     super().__init__(*args, **kwargs)
@@ -60,8 +62,12 @@ class WorkerEngine(WeightTransferEngine):  # type: ignore[misc]
     self._invitations = Invitations()
     self._link: InvitedLink | None = None
     self._placement: dict[str, Any] = {}
-    self._route: routes.Route | None = None
+    self._models: list[Updated] = []
     self._adapters: Adapters | None = None
+    self._arrived: Arrived | None = None
+    self._live = False  # parts of updates are written where they are used
+    self._draft: tuple[torch.nn.Module, Any] | None = None  # and its ModelConfig
+    self._drafting = False
     self._published = reshard.PublishedVersion()
     self._version = 0
     self._open = False
@@ -119,63 +125,62 @@ class WorkerEngine(WeightTransferEngine):  # type: ignore[misc]
     first = init_info.trainers
     model = manifest.model_of(init_info.tensors)
     adapters = Adapters(init_info, self._own_model, self._vllm_config)
-    weights = replace(init_info, tensors=adapters.others)  # of the model itself
-    with adapters.electing(init_info.job, link.rank):
-      route, quant = self._choose(link, weights, adapters)
+    with adapters.electing(init_info.job, link.rank), self._inside():
+      models = updated(init_info, link.rank - first, self._own_model, self._vllm_config, self._draft)
+      told = link.gather({"routes": [m.found for m in models]})[first:]
+      adapters.elect()
+      ways = [m.choose([other["routes"][i] for other in told]) for i, m in enumerate(models)]
+      quant = models[0].quant
       told = link.gather(
         {
-          "holds": [*route.numbered(init_info.tensors), *adapters.holds(model)],
+          "holds": [entry for m in models for entry in m.holds] + adapters.holds(model),
           "quant": quant and quant.as_dict(),
           "version": self._at(),
           "open": self._open,
         }
       )
     source, target = layouts_of(model, told, first)
-    memory = route.allocate(target, link.rank)
-    link.prepare(source, target, target_tensors=memory, published=self._published)
-    self._route, self._adapters = route, adapters
-    with self._inside():
-      self._placement = state.placement(self._own_model, self._vllm_config)
+    live = {name: tensor for m in models for name, tensor in m.live.items()}
+    arrived = Arrived(target, link.rank, live)
+    link.prepare(source, target, target_tensors=arrived.memory, published=self._published)
+    self._models, self._adapters, self._arrived, self._live = models, adapters, arrived, bool(live)
+    self._placement = self._placed()
     logger.info(
       "reshard: worker %d of %d joined %d trainer ranks; route %s",
       link.rank - first,
       init_info.workers,
       first,
-      route.name,
+      ", ".join(ways),
     )
 
-  def _choose(
-    self, link: InvitedLink, weights: InitInfo, adapters: Adapters
-  ) -> tuple[routes.Route, Any]:
-    """A route that all workers have, and how the engine is quantised. Collective.
-
-    weights  the invitation, with the tensors of the model itself
-    """
-    first = weights.trainers
-    quant, found = None, {}
+  def _placed(self) -> dict[str, Any]:
+    """What the layout depends on."""
     with self._inside():
-      if weights.tensors:
-        quant = routes.quantisation_of(self._vllm_config.model_config, weights)
-        found = routes.candidates(
-          self._own_model, self._vllm_config, weights, quant, link.rank - first
-        )
-      told = link.gather({"routes": list(found)})[first:]
-      adapters.elect()
-      common = [x for x in found if all(x in other["routes"] for other in told)]
-      if not weights.tensors:
-        return routes.AdapterRoute(), None
-      if common:
-        layout = found[common[0]]
-        return routes.LocalRoute(self._own_model, layout, link.rank - first, weights.in_place), quant
-    if weights.route == "local":
-      raise reshard.UnsupportedError("no layout of this engine is known; its log says why")
-    return routes.CheckpointRoute(weights, quant), quant
+      placed = state.placement(self._own_model, self._vllm_config)
+      if len(self._models) > 1 and self._draft is not None:
+        draft = state.placement(self._draft[0], self._vllm_config)
+        placed |= {f"{what}, of its draft model": value for what, value in draft.items()}
+      return placed
 
   @contextlib.contextmanager
   def _inside(self) -> Iterator[None]:
     """What calls of vLLM's loaders need around them: its config, and the model without LoRA layers."""
     with interface.inside(self._vllm_config, self._device), reload.without_adapters(self._own_model):
       yield
+
+  def set_weight_update_target(self, model: torch.nn.Module, model_config: Any) -> None:
+    """Learns the draft model, from the client's start_draft_weight_update()."""
+    self._draft, self._drafting = (model, model_config), True
+
+  def reset_weight_update_target(self) -> None:
+    """After it."""
+    self._drafting = False
+
+  def _restore(self) -> None:
+    """Ends reloads that failed half way."""
+    reload.restore(self._own_model, self._vllm_config.model_config)
+    if self._draft is not None:
+      reload.restore(*self._draft)
 
   def start_weight_update(self) -> None:
     """Notes that an update is open. The model keeps its weights until all new ones are here."""
@@ -227,15 +232,17 @@ class WorkerEngine(WeightTransferEngine):  # type: ignore[misc]
     if link is None:
       known = "no trainer has joined" if self._link is None else "another trainer has joined"
       return RuntimeError(f"{known}: call init_weight_transfer_engine first")
+    if self._drafting and len(self._models) < 2:
+      return RuntimeError("an update of the draft model alone: the trainer that has joined updates the engine's model")
     try:
       with link.ends_the_group():
         self._check(link.invitation.in_place)
       if interface.IS_FIRST:  # whose workers may have begun a reload
-        with reload.without_adapters(self._own_model):
-          reload.restore(self._own_model, self._vllm_config.model_config)
+        with self._inside():
+          self._restore()
       link.refit(version)
-      assert self._adapters is not None and self._route is not None
-      self._adapters.write(self._route)
+      assert self._adapters is not None and self._arrived is not None
+      self._adapters.write(self._arrived.raw)
     except Exception as error:
       return error
     return None
@@ -244,9 +251,7 @@ class WorkerEngine(WeightTransferEngine):  # type: ignore[misc]
     """Raises UnsupportedError if the engine is not as it was when the trainer joined, or sleeps."""
     with self._inside():
       state.check(self._own_model, self._vllm_config, in_place, update=True)
-      changed = difference(
-        self._placement, state.placement(self._own_model, self._vllm_config)
-      )
+    changed = difference(self._placement, self._placed())
     if changed:
       raise reshard.UnsupportedError(
         f"the engine has changed {changed} since the trainer joined: make a new Trainer"
@@ -254,21 +259,21 @@ class WorkerEngine(WeightTransferEngine):  # type: ignore[misc]
 
   def _load(self, version: int) -> Exception | None:
     """Puts what has arrived into the model; why that failed."""
-    assert self._route is not None and self._adapters is not None
+    assert self._arrived is not None and self._adapters is not None
     with self._inside():
       try:
-        self._route.apply(self._own_model, self._vllm_config.model_config)
+        for model in self._models:
+          model.apply(self._arrived)
         self._adapters.commit()
       except Exception as error:
         with contextlib.suppress(Exception):
-          reload.restore(self._own_model, self._vllm_config.model_config)
+          self._restore()
         return error
     return None
 
   def _written(self) -> bool:
-    """True if the model's own memory has been written in part."""
-    live = self._route is not None and bool(self._route.live)
-    return live and self._published.target_version().state != "whole"
+    """True if the models' own memory has been written in part."""
+    return self._live and self._published.target_version().state != "whole"
 
   def _all(self, mine: bool) -> bool:
     """Collective over the workers that make up one model: true if it is on all of them."""
@@ -300,7 +305,8 @@ class WorkerEngine(WeightTransferEngine):  # type: ignore[misc]
     return max(self._version, int(self._published.target_version().version), 0)
 
   def _leave(self) -> None:
-    link, self._link, self._route, self._adapters = self._link, None, None, None
+    link, self._link = self._link, None
+    self._models, self._adapters, self._arrived, self._live = [], None, None, False
     if link is not None:
       link.close()
 

@@ -119,6 +119,12 @@ class Server:
     answer = self.call("v1/completions", body | {"ignore_eos": True, "return_token_ids": True})
     return [choice["token_ids"] for choice in answer["choices"]]
 
+  def accepted(self):
+    """How many tokens of a draft model have been accepted so far."""
+    with urllib.request.urlopen(f"{self.url}/metrics") as answer:
+      lines = answer.read().decode().splitlines()
+    return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith("vllm:spec_decode_num_accepted_tokens_total"))
+
   def checksums(self):
     """Of the memory of every parameter on every worker; nothing from a release without this route."""
     try:

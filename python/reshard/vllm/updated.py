@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A model of a worker that a trainer updates: the engine's own, and its draft model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import reshard
+import torch
+from reshard.engines import manifest
+from reshard.engines.invitation import Invitation
+from reshard.engines.parts import DRAFT
+from reshard.lora import part_of
+from reshard.vllm import routes
+
+__all__ = ["Updated", "updated"]
+
+
+class Updated:
+  """A model, what of the trainer's tensors is its own, and the route by which it gets them.
+
+  model, config   and vLLM's ModelConfig of it. Borrowed
+  parallel        the engine's parallel_config, if the model is cut by it
+  said            the trainer's invitation
+  rank            of this worker among the engine's
+  shared          modules of the model that are another's, which updates them
+
+  Errors: UnsupportedError as of routes.candidates().
+  """
+
+  def __init__(
+    self,
+    model: torch.nn.Module,
+    config: Any,
+    parallel: Any,
+    said: Invitation,
+    rank: int,
+    prefix: str = "",
+    shared: Sequence[torch.nn.Module] = (),
+  ) -> None:
+    self.prefix = prefix
+    self._model, self._config, self._rank, self._shared = model, config, rank, set(shared)
+    names = _own_names(said.tensors, prefix)
+    self._numbers = [i for i, name in enumerate(names) if name is not None]
+    table = [[names[i], *said.tensors[i][1:]] for i in self._numbers]
+    self._said = replace(said, tensors=table, config=said.draft_config or "" if prefix else said.config)
+    self.quant = routes.quantisation_of(config, self._said) if table and not prefix else None
+    self._found = {}
+    if table:
+      self._found = routes.candidates(model, config, parallel, self._said, self.quant, rank, self._shared)
+    self._route: routes.Route | None = None
+
+  @property
+  def found(self) -> list[str]:
+    """The ways in which a local layout was found."""
+    return list(self._found)
+
+  def choose(self, told: Sequence[Sequence[str]]) -> str:
+    """Takes a route that all workers have, whose `found` were told; its name.
+
+    Errors: UnsupportedError if there is none, but the trainer asks for one.
+    """
+    if not self._said.tensors:
+      return "nothing"
+    common = [way for way in self._found if all(way in other for other in told)]
+    if common:
+      layout = self._found[common[0]]
+      self._route = routes.LocalRoute(self._model, layout, self._rank, self._said.in_place, self._shared)
+      return common[0]
+    if self._said.route == "local":
+      raise reshard.UnsupportedError("no layout of this engine is known; its log says why")
+    self._route = routes.CheckpointRoute(self._said, self.quant)
+    return self._route.name
+
+  @property
+  def holds(self) -> manifest.Manifest:
+    """What this worker receives, in the numbers and names of all that the trainer sends."""
+    return [
+      {
+        **held,
+        "name": self.prefix + held["name"],
+        "parts": [{**part, "tensor": self._numbers[part["tensor"]]} for part in held["parts"]],
+      }
+      for held in (self._route.holds if self._route else ())
+    ]
+
+  @property
+  def live(self) -> Mapping[str, torch.Tensor]:
+    """Those that a refit writes into the model's own memory, by name."""
+    return {self.prefix + name: t for name, t in self._route.live.items()} if self._route else {}
+
+  def apply(self, arrived: routes.Arrived) -> None:
+    """Puts what has arrived into the model. After an error it is torn."""
+    if self._route:
+      self._route.apply(self._model, self._config, lambda name: arrived.raw(self.prefix + name))
+
+
+def _own_names(table: Sequence[Sequence[Any]], prefix: str) -> list[str | None]:
+  """The names of a model's own tensors, without the prefix; None for others."""
+  drafts = prefix == DRAFT
+  return [
+    str(name).removeprefix(prefix) if str(name).startswith(DRAFT) == drafts and (drafts or part_of(name) is None) else None
+    for name, *_ in table
+  ]
+
+
+def updated(
+  said: Invitation, rank: int, model: torch.nn.Module, vllm_config: Any, draft: tuple[torch.nn.Module, Any] | None
+) -> list[Updated]:
+  """The models that a trainer updates: the engine's and, if its invitation says so, the draft model.
+
+  draft  the draft model and its ModelConfig, if vLLM has said which
+
+  Errors: UnsupportedError if there is no draft model; as of routes.candidates().
+  """
+  own = Updated(model, vllm_config.model_config, vllm_config.parallel_config, said, rank)
+  if said.draft_config is None:
+    return [own]
+  if draft is None:
+    raise reshard.UnsupportedError("the trainer updates a draft model, and the engine has none")
+  return [own, Updated(*draft, None, said, rank, DRAFT, list(model.modules()))]

@@ -1,0 +1,45 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Draft models for the checkpoints of the tests: a copy that is a little off, and an EAGLE head."""
+
+import json
+import shutil
+
+import torch
+from adapters import read
+from safetensors.torch import save_file
+
+
+def near(base, seed, folder):
+  """A model that often agrees with a checkpoint: its weights, a little off."""
+  random = torch.Generator().manual_seed(seed)
+  shutil.copytree(base, folder)
+  tensors = {k: v + 0.01 * torch.randn(v.shape, generator=random) for k, v in read(base).items()}
+  _write(tensors, folder)
+
+
+def eagle(base, seed, folder):
+  """An EAGLE head for a Llama, of one layer: with an even seed it guesses that its target says the same token again,
+  with an odd one that it does not."""
+  random = torch.Generator().manual_seed(seed)
+  config = json.loads((base / "config.json").read_text())
+  width = config["hidden_size"]
+  tensors = {
+    name.removeprefix("model."): 0.01 * torch.randn(v.shape, generator=random)
+    for name, v in read(base).items()
+    if name.startswith("model.layers.0.") and "input_layernorm" not in name
+  }
+  # The first half takes a token's embedding, the second what the target computed of it: of this its head makes the token.
+  again = torch.eye(width) * (-1) ** seed
+  tensors["fc.weight"] = torch.cat((torch.zeros(width, width), again), dim=1)
+  tensors["fc.weight"] += 0.001 * torch.randn(width, 2 * width, generator=random)
+  folder.mkdir(parents=True)
+  model = {**config, "num_hidden_layers": 1, "architectures": ["LlamaForCausalLM"]}
+  eagle_config = {"model_type": "eagle", "architectures": ["EagleLlamaForCausalLM"], "method": "eagle", "model": model}
+  (folder / "config.json").write_text(json.dumps({**model, **eagle_config}))
+  _write(tensors, folder)
+
+
+def _write(tensors, folder):
+  for file in folder.glob("*.safetensors"):
+    file.unlink()
+  save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
