@@ -18,11 +18,12 @@ from typing import Any, cast
 import reshard
 import torch
 from reshard import tracing
-from reshard.engines import manifest, state
+from reshard import _manifest as manifest
+from reshard.engines import state
 from reshard.engines.invitation import Invitation, InvitedLink, Invitations
 from reshard.engines.link import TornError
 from reshard.engines.trainer import EngineTrainer, layouts_of
-from reshard.live._names import listed
+from reshard._names import listed
 from reshard.tracing._derived import derive, nothing_derived
 from reshard.tracing._modules import named_tensors as tensors_of
 from reshard.tracing._types import torch_dtype

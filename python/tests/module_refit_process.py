@@ -58,7 +58,7 @@ def _placing(dense, experts, expert_rules):
 
 def _cut(full, rules, rank):
   """This rank's shards by torch's own chunks, written for even cuts of one mesh dimension."""
-  from reshard.live._names import matches
+  from reshard._names import matches
 
   shards = {}
   for name, tensor in full.items():

@@ -165,6 +165,24 @@ def test_ranks_merge_what_they_hold():
       torch.testing.assert_close(tensor, expected[name][at], rtol=1e-6, atol=1e-6)
 
 
+def test_modules_under_fsdp_are_taken_as_they_are():
+  module, config = _adapted(_base(), target_modules=_LINEAR)
+  plain = _held(module)
+  expected = _sent(reshard.lora.Merge(reshard.of_dtensors(plain), plain, {"default": config}))
+  expected = {name: tensor.clone() for name, tensor in expected.items()}
+  torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
+  try:
+    torch.distributed.fsdp.fully_shard(module, mesh=torch.distributed.init_device_mesh("cpu", (1,)))
+    sharded = dict(module.named_parameters())
+    assert all(isinstance(p, torch.distributed.tensor.DTensor) for p in sharded.values())
+    sent = _sent(reshard.lora.Merge(reshard.of_dtensors(sharded), sharded, {"default": config}))
+    for name, tensor in expected.items():
+      local = sent[name].to_local() if hasattr(sent[name], "to_local") else sent[name]
+      assert torch.equal(local, tensor), name
+  finally:
+    torch.distributed.destroy_process_group()
+
+
 @pytest.mark.parametrize(
   ("options", "said"),
   (

@@ -4,7 +4,7 @@
 import pytest
 import reshard
 from reshard import _collective
-from reshard.engines import manifest
+from reshard import _manifest as manifest
 from reshard.engines.quantisation import Quantisation
 from reshard.engines.trainer import layouts_of
 

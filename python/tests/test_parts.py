@@ -3,7 +3,7 @@
 
 import pytest
 import reshard
-from reshard.engines import manifest
+from reshard import _manifest as manifest
 from reshard.engines.parts import DRAFT, Draft, Parts
 from reshard.engines.trainer import layouts_of
 

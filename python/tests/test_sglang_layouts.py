@@ -16,7 +16,7 @@ from safetensors.torch import load_file
 
 import reshard
 from reshard import sglang
-from reshard.engines import manifest
+from reshard import _manifest as manifest
 
 pytest.importorskip("sglang")
 

@@ -15,7 +15,7 @@ from reshard._errors import InvalidArgumentError
 from reshard.dtensor._grids import grid_of, placements_of, shards, spelled
 from reshard.dtensor._sides import local_of
 from reshard.live._second import same_tensor
-from reshard.live._names import Names, matches, renamed
+from reshard._names import Names, matches, renamed
 from reshard.live._parts import Held, whole_runs
 from reshard.live._placements import runs_of
 from reshard.tracing._types import safetensors_name

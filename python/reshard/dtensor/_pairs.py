@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from reshard._errors import InvalidArgumentError, NotFoundError
-from reshard.live._names import listed
+from reshard._names import listed
 from reshard.live._ranks import Ranks, unpacked
 
 HINT = "rename it with names=, or name it in ignore="

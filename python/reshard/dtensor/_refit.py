@@ -21,7 +21,7 @@ from reshard.dtensor._pairs import HINT, Pairing, missing
 from reshard.dtensor._sessions import Verify
 from reshard.dtensor._transfer import sessions_over
 from reshard.live._dtensors import of_transformers
-from reshard.live._names import Names, matches
+from reshard._names import Names, matches
 from reshard.live._ranks import FullTensors, Ranks
 
 _WHAT = "Refit"

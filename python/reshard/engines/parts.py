@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import reshard
-from reshard.engines import manifest
+from reshard import _manifest as manifest
 from reshard.engines.invitation import Invitation
-from reshard.live._names import listed, matches
+from reshard._names import listed, matches
 from reshard.lora import Adapter, Merge
 from reshard.lora._names import adapters_in
 

@@ -15,7 +15,7 @@ from typing import Any, Generic, Protocol, Self, TypeVar, cast
 
 import reshard
 from reshard._collective import gathered
-from reshard.engines import manifest
+from reshard import _manifest as manifest
 from reshard.engines.hidden import without_secret
 from reshard.engines.invitation import MAX_DEADLINE, Invitation, InvitedLink
 from reshard.engines.link import TornError

@@ -16,7 +16,7 @@ import reshard
 from reshard import _core
 from reshard._arguments import checked
 from reshard._collective import gathered
-from reshard.live._names import Names, renamed
+from reshard._names import Names, renamed
 from reshard.live._parts import Held, whole_runs
 from reshard.live._placements import held_at
 from reshard.live._ranks import FullTensors, Ranks, unpacked

@@ -6,16 +6,17 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
-
-import torch
+from typing import TYPE_CHECKING, Any
 
 import reshard
 from reshard._arguments import checked
-from reshard.engines import manifest
-from reshard.live._names import listed
+from reshard import _manifest as manifest
+from reshard._names import listed
 from reshard.lora._config import as_dict, scale_of
 from reshard.lora._names import adapters_in
+
+if TYPE_CHECKING:
+  import torch
 
 __all__ = ["Merge"]
 
@@ -100,20 +101,21 @@ class Merge:
     self._factors, self._session = _fetched(layout, tensors, sorted(factors), rank, group, timeout)
 
   def _stage(self, tensors: Mapping[str, Any], factors: set[str]) -> None:
+    import torch
+
     for local in self._given.local(self._rank):
       if all(f.tensor in factors for f in local.fragments):
         continue
-      given = tensors[local.name]
+      given = _local(tensors[local.name])
       areas = [
         _Area(f.tensor, tuple((int(b), int(e)) for b, e in f.box), f.offset, tuple(f.strides))
         for f in local.fragments
         if f.tensor in self._changes
       ]
-      self.tensors[local.name] = given
+      self.tensors[local.name] = tensors[local.name]
       if areas:
         _check_weight(local, given)
-        own = torch.empty(given.shape, dtype=given.dtype, device=given.device)
-        self.tensors[local.name] = own
+        own = self.tensors[local.name] = torch.empty_like(given)
         self._merged.append((given, own, areas))
 
   @functools.cached_property
@@ -122,32 +124,41 @@ class Merge:
     told = {r: manifest.describe(self._given, r, self.table) for r in self._given.ranks}
     return manifest.build(self._given.name, manifest.model_of(self.table), told)
 
-  @torch.no_grad()
   def merge(self) -> None:
     """Merges the present values. Collective over the group."""
+    import torch
+
     if self._session is not None:
       self._version += 1
       self._session.refit(self._version)
-    for given, own, areas in self._merged:
-      own.copy_(given)
-      source, target = given.detach().reshape(-1), own.view(-1)
-      for area in areas:
-        value = area.of(source).to(torch.float32, copy=True)
-        for change in self._changes[area.weight]:
-          value += self._part(change, area.box, own.device)
-        area.of(target).copy_(value)
+    with torch.no_grad():
+      for given, own, areas in self._merged:
+        own.copy_(given)
+        source, target = given.reshape(-1), own.view(-1)
+        for area in areas:
+          value = area.of(source).to(torch.float32, copy=True)
+          for change in self._changes[area.weight]:
+            value += self._part(change, area.box, own.device)
+          area.of(target).copy_(value)
 
   def _part(self, change: _Change, box: tuple[tuple[int, int], ...], device: torch.device) -> torch.Tensor:
     """The part in a box of what an adapter adds to a weight."""
     a, b = self._factors[change.a], self._factors[change.b]
     rows, cols = (slice(*bounds) for bounds in (reversed(box) if change.transposed else box))
-    product = b[rows].to(device, torch.float32) @ a[:, cols].to(device, torch.float32)
+    product = b[rows].float().to(device) @ a[:, cols].float().to(device)
     return (product.t() if change.transposed else product) * change.scale
 
   def close(self) -> None:
     """Leaves the group. Idempotent."""
     if self._session is not None:
       self._session.close()
+
+
+def _local(tensor: Any) -> Any:
+  """A tensor of torch without its gradient; a DTensor's own memory."""
+  if hasattr(tensor, "to_local"):
+    tensor = tensor.to_local()
+  return tensor.detach() if hasattr(tensor, "detach") else tensor
 
 
 def _changes_of(model: reshard.Model, configs: Mapping[str, Any]) -> dict[str, list[_Change]]:
@@ -189,6 +200,8 @@ def _change(
 
 
 def _check_weight(local: reshard.LocalTensor, given: Any) -> None:
+  import torch
+
   if not isinstance(given, torch.Tensor):
     raise reshard.InvalidArgumentError(f"'{local.name}': a {type(given).__name__} is no tensor of torch")
   if given.dtype not in (torch.bfloat16, torch.float16, torch.float32) or local.map != "identity":
@@ -210,6 +223,8 @@ def _fetched(
   """The factors, whole, by name; and the session that brings them here, unless this rank has all of them."""
   if group is None:
     return _own(layout, tensors, factors, rank), None
+  import torch
+
   table = [entry for entry in manifest.table_of(layout.model) if entry[0] in set(factors)]
   model = manifest.model_of(table, "adapters")
   told = {r: manifest.describe(layout, r, table) for r in layout.ranks}
@@ -239,7 +254,7 @@ def _own(
   for local in layout.local(rank):
     whole = local.fragments[0].tensor if len(local.fragments) == 1 else ""
     if whole in factors and tuple(local.shape) == shapes[whole]:
-      found[whole] = tensors[local.name].detach()
+      found[whole] = _local(tensors[local.name])
   for name in factors:
     if name not in found:
       raise reshard.InvalidArgumentError(f"'{name}' is not whole on rank {rank}: pass the ranks' group")

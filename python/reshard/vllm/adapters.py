@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import reshard
 import torch
-from reshard.engines import manifest
+from reshard import _manifest as manifest
 from reshard.engines.invitation import Invitation
 from reshard.lora._folder import Folder, folders_of
 from reshard.tracing._types import torch_dtype

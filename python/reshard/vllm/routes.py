@@ -14,7 +14,7 @@ from typing import Any, cast
 import reshard
 import torch
 from reshard._gpus import home_of, why_not
-from reshard.engines import manifest
+from reshard import _manifest as manifest
 from reshard.engines.invitation import Invitation
 from reshard.engines.quantisation import Quantisation
 from reshard.vllm import reload

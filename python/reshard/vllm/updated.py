@@ -9,7 +9,7 @@ from typing import Any
 
 import reshard
 import torch
-from reshard.engines import manifest
+from reshard import _manifest as manifest
 from reshard.engines.invitation import Invitation
 from reshard.engines.parts import DRAFT
 from reshard.lora import part_of

@@ -10,7 +10,7 @@ from typing import Any
 
 import reshard
 import torch
-from reshard.engines import manifest
+from reshard import _manifest as manifest
 from reshard.engines.invitation import Invitation, InvitedLink, Invitations
 from reshard.engines.state import difference
 from reshard.engines.trainer import layouts_of
