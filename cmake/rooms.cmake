@@ -98,9 +98,24 @@ function(reshard_test_headers)
     <thread> <vector> <gmock/gmock.h> <gtest/gtest.h> <rapidcheck.h> <rapidcheck/gtest.h>)
 endfunction()
 
-# reshard_test(<target> FILES ... LIBS ... LABELS ...): a GoogleTest program with rapidcheck. Registers each of its
-# tests with ctest and links the test utilities of all rooms. A program with sanitizers takes a second to start: its
-# tests are registered in four shards, whose reports tools/run_tests.sh collects.
+# reshard_register_tests(<target> <label>...): registers each test of a GoogleTest program with ctest. A program with
+# sanitizers takes a second to start: its tests are registered in four shards, whose reports tools/run_tests.sh collects.
+function(reshard_register_tests target)
+  if(RESHARD_SANITIZE)
+    foreach(shard RANGE 3)
+      set(test ${target}.shard${shard})
+      add_test(NAME ${test} COMMAND ${target} --gtest_brief=1)
+      set_tests_properties(${test} PROPERTIES LABELS "${ARGN}" TIMEOUT 3000 ENVIRONMENT
+        "GTEST_TOTAL_SHARDS=4;GTEST_SHARD_INDEX=${shard};GTEST_OUTPUT=xml:${PROJECT_BINARY_DIR}/reports/${test}.xml")
+    endforeach()
+    return()
+  endif()
+  include(GoogleTest)
+  gtest_discover_tests(${target} PROPERTIES LABELS "${ARGN}" DISCOVERY_TIMEOUT 60)
+endfunction()
+
+# reshard_test(<target> FILES ... LIBS ... LABELS ...): a GoogleTest program with rapidcheck. Registers its tests and
+# links the test utilities of all rooms.
 function(reshard_test target)
   cmake_parse_arguments(T "" "" "FILES;LIBS;LABELS" ${ARGN})
   add_executable(${target} ${T_FILES})
@@ -113,15 +128,5 @@ function(reshard_test target)
       target_link_libraries(${target} PRIVATE reshard_${room}_testutil)
     endif()
   endforeach()
-  if(RESHARD_SANITIZE)
-    foreach(shard RANGE 3)
-      set(test ${target}.shard${shard})
-      add_test(NAME ${test} COMMAND ${target} --gtest_brief=1)
-      set_tests_properties(${test} PROPERTIES LABELS "${T_LABELS}" TIMEOUT 3000 ENVIRONMENT
-        "GTEST_TOTAL_SHARDS=4;GTEST_SHARD_INDEX=${shard};GTEST_OUTPUT=xml:${PROJECT_BINARY_DIR}/reports/${test}.xml")
-    endforeach()
-    return()
-  endif()
-  include(GoogleTest)
-  gtest_discover_tests(${target} PROPERTIES LABELS "${T_LABELS}" DISCOVERY_TIMEOUT 60)
+  reshard_register_tests(${target} ${T_LABELS})
 endfunction()
