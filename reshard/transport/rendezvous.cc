@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -12,6 +13,7 @@
 #include <cstring>
 #include <iterator>
 #include <mutex>
+#include <new>
 #include <thread>
 #include <utility>
 
@@ -34,13 +36,21 @@ constexpr auto kHandshakeTimeout = 5s;
 /// Most bytes of the encoded settings, and of a value that is sent verbatim.
 constexpr std::size_t kMaxSettingsBytes = 4096, kMaxValueBytes = 120;
 
-/// The coordinators of this process whose rank 0 has left before the other ranks.
+/// The coordinators of this process whose rank 0 has left before the other ranks. A child of fork() has none: the
+/// threads of its copies are its parent's, so nothing would ever end them.
 struct Served {
+  pid_t process = ::getpid();
   std::mutex mutex;
   std::vector<std::unique_ptr<Coordinator>> coordinators;
+  ~Served() {
+    if (process == ::getpid()) return;
+    for (auto& coordinator : coordinators) (void)coordinator.release();
+  }
 };
 Served& served() {
   static Served all;
+  // Neither destroyed nor locked: another thread of the parent may have held the mutex.
+  if (all.process != ::getpid()) new (&all) Served;
   return all;
 }
 

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "reshard/memory/host_buffer.h"
+#include "reshard/transport/rendezvous.h"
 #include "reshard/transport/shm/shm_testutil.h"
 #include "reshard/transport/testing/forwarding_control_testutil.h"
 
@@ -76,6 +77,7 @@ void kill_one(const char* ways, bool shared) {
 }
 
 TEST(ShmDeath, the_peers_of_a_killed_process_learn_of_it_by_every_way) {
+  EXPECT_EQ(outcome(finish_serving(patient())), "");  // Of tests before this one.
   const ReplicaMap before = holdings();
   for (int round = 0; round < 3; ++round) {
     kill_one("mapped,readv", true);

@@ -5,9 +5,12 @@
 
 #include <gtest/gtest.h>
 #include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <array>
 #include <future>
+#include <memory>
 #include <string>
 #include <thread>
 
@@ -43,8 +46,8 @@ TEST(TcpControl, waits_once_for_a_coordinator_that_was_stopped) {
   expect_error(stopped.rank->quiesce(Deadline::never()), Code::deadline, {kSilent});
 }
 
-TEST(TcpControl, of_rank_0_does_not_wait_for_a_rank_of_an_aborted_group_that_was_stopped) {
-  const RendezvousFolder folder;
+/// Rank 1 of a group of two that rank 0, of this process too, has aborted and left.
+std::unique_ptr<ControlPlane> left_by_rank_0(const RendezvousFolder& folder) {
   const auto as = [&](int rank) {
     RendezvousOptions options;
     options.url = folder.url();
@@ -55,15 +58,35 @@ TEST(TcpControl, of_rank_0_does_not_wait_for_a_rank_of_an_aborted_group_that_was
   };
   auto other = std::async(std::launch::async, [&] { return join(as(1)); });
   auto first = join(as(0));
-  auto stopped = other.get();
-  ASSERT_TRUE(first) << outcome(first);
-  ASSERT_TRUE(stopped) << outcome(stopped);
+  auto stays = other.get();
+  EXPECT_TRUE(first) << outcome(first);
+  EXPECT_TRUE(stays) << outcome(stays);
+  if (!first || !stays) return nullptr;
   (*first)->abort("a deadline passed");
-  first->reset();
+  return std::move(*stays);
+}
+
+TEST(TcpControl, of_rank_0_does_not_wait_for_a_rank_of_an_aborted_group_that_was_stopped) {
+  const RendezvousFolder folder;
+  auto stopped = left_by_rank_0(folder);
+  ASSERT_NE(stopped, nullptr);
   // Rank 1 never leaves, and nobody sets a deadline.
   expect_error(finish_serving(Deadline::never()), Code::deadline, {"have not left"});
-  EXPECT_FALSE((*stopped)->status());
-  stopped->reset();
+  EXPECT_FALSE(stopped->status());
+  stopped.reset();
+  while (!finish_serving(patient())) std::this_thread::yield();  // Until it has left.
+}
+
+TEST(TcpControl, a_child_of_the_process_of_rank_0_serves_no_group) {
+  const RendezvousFolder folder;
+  auto stays = left_by_rank_0(folder);
+  ASSERT_NE(stays, nullptr);
+  const pid_t child = ::fork();
+  if (child == 0) ::_exit(finish_serving(Deadline::never()) ? 0 : 1);
+  int status = -1;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+  stays.reset();
   while (!finish_serving(patient())) std::this_thread::yield();  // Until it has left.
 }
 
