@@ -268,6 +268,35 @@ def start(state, options, other=None):
   return state.trainer.version
 
 
+def start_merging(state):
+  """Joins with a LoRA adapter of one weight, whose factors both ranks have."""
+  from reshard.sglang import Trainer
+
+  module = "model.layers.0.self_attn.q_proj"
+  rows, columns = state.module.get_parameter(f"{module}.weight").shape
+  random = torch.Generator().manual_seed(5)
+  state.factors = {
+    # Whole numbers: their products are exact, however they are summed.
+    f"{module}.lora_A.default.weight": torch.randint(-3, 4, (2, columns), generator=random).float(),
+    f"{module}.lora_B.default.weight": torch.randint(-3, 4, (rows, 2), generator=random).float(),
+  }
+  tensors = {**dict(state.module.named_parameters()), **state.factors}
+  state.trainer = Trainer(
+    reshard.of_dtensors(tensors), tensors, engine=state.engine, deadline=30.0, rank=state.rank, size=2,
+    merge={"default": {"lora_alpha": 4}},
+  )  # fmt: skip
+  return state.trainer.version
+
+
+def merged(state):
+  """What a merged trainer sends, whole."""
+  whole = {n: p.full_tensor().detach() for n, p in state.module.named_parameters()}
+  a, b = state.factors.values()
+  name = next(iter(state.factors)).replace("lora_A.default.", "")
+  whole[name] = whole[name] + 2 * (b @ a)
+  return [(n, tuple(t.shape), t.numpy().tobytes()) for n, t in whole.items()]
+
+
 def start_alone(state):
   """Rank 0 goes on without the other, with whole tensors of its own."""
   from reshard.sglang import Trainer

@@ -106,6 +106,17 @@ def test_workers_hold_what_their_loader_would_have_loaded(world, route):
   world.trainers.call([0, 1], "close")
 
 
+def test_adapters_are_merged_on_the_way(world):
+  world.trainers.call([0, 1], "start_merging")
+  for seed in (31, 32):
+    world.trainers.call([0, 1], "train", seed)
+    whole, same = world.trainers.call([0, 1], "merged")
+    assert whole == same
+    world.trainers.call([0, 1], "update")
+    world.holds(whole)
+  world.trainers.call([0, 1], "close")
+
+
 def test_a_trainer_that_closes_has_the_workers_leave(world):
   world.trainers.call([0, 1], "start", {})
   assert world.joined() == [True, True]
