@@ -136,6 +136,8 @@ void add_what_moves(OptionList& options, Arguments& a) {
   options.patterns("--ignore", a.ignore, -1,
                    "tensors that one side may lack, or that M has besides those of its config; * "
                    "matches any text, # a number");
+  options.patterns("--only", a.only, -1,
+                   "the tensors to move; others stay as they are; default: all");
   options.prefix(a.prefix);
 }
 

@@ -59,7 +59,7 @@ struct RunArguments {
   };
   std::string model, from, to;
   std::optional<Index> layers;
-  std::set<std::string> ignore;
+  std::set<std::string> ignore, only = {};
   std::optional<std::string> prefix;
   Index repeat = 3;
   bool verify = false, json = false;

@@ -11,8 +11,6 @@ CommandSpec plan_spec() {
   const auto a = std::make_shared<PlanArguments>();
   OptionList& options = spec.options;
   add_what_moves(options, *a);
-  options.patterns("--only", a->only, -1,
-                   "the tensors to move; others stay as they are; default: all");
   options.number<Index>("--rank", a->rank, 0, kMaxRank, "plan this rank alone");
   options
       .value("--transfers", "N", "list the rank's first N transfers, or all",

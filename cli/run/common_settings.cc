@@ -34,14 +34,16 @@ std::string model_text(const ModelSpec& model) {
 
 std::vector<RendezvousOptions::Setting> common_settings(const RunJob& job) {
   const RunArguments& a = job.arguments;
-  const std::string ignored =
-      a.ignore.empty() ? "nothing" : fmt::format("{}", fmt::join(a.ignore, " "));
+  const auto listed = [](const std::set<std::string>& patterns, std::string none) {
+    return patterns.empty() ? none : fmt::format("{}", fmt::join(patterns, " "));
+  };
   return {
       {"reshard", std::string(version())},
       {"a model of", model_text(*job.model.tensors)},
       {"--from", job.pair.from.stored()->name()},
       {"--to", job.pair.to.stored()->name()},
-      {"--ignore", ignored},
+      {"--ignore", listed(a.ignore, "nothing")},
+      {"--only", listed(a.only, "everything")},
       {"--transport", a.transport},
       {"--repeat", fmt::format("{}", a.repeat)},
       {"--verify", on_or_off(a.verify)},

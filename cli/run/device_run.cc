@@ -37,9 +37,10 @@ Result<std::shared_ptr<const cuda::Device>> open_gpu(int ordinal, int rank) {
 namespace {
 
 /// Keeps the least seconds of a comparison.
-Result<> check_on_device(const RankBuffers& source, const RankBuffers& target, double& least) {
+Result<> check_on_device(const RankBuffers& source, const RankBuffers& target,
+                         const std::set<std::string>& only, double& least) {
   const Stopwatch clock;
-  RESHARD_TRY(check_refit(source, target, std::nullopt, 1, {}));
+  RESHARD_TRY(check_refit(source, target, std::nullopt, 1, {}, only));
   const double seconds = clock.seconds();
   least = least > 0 ? std::min(least, seconds) : seconds;
   return {};
@@ -61,8 +62,8 @@ Result<RefitRuns> run_on_device(const SessionSide& source, const SessionSide& ta
   SessionSide gpu_source = source, gpu_target = target;
   gpu_source.buffers = &from.buffers();
   gpu_target.buffers = &to.buffers();
-  const DeviceRefit refit =
-      RESHARD_TRY(DeviceRefit::prepare(gpu_source, gpu_target, device, {.ignore = options.ignore}));
+  const DeviceRefit refit = RESHARD_TRY(DeviceRefit::prepare(
+      gpu_source, gpu_target, device, {.ignore = options.ignore, .only = options.only}));
   const auto begin = RESHARD_TRY(cuda::Event::make(device, cuda::Event::Timing::on));
   const auto end = RESHARD_TRY(cuda::Event::make(device, cuda::Event::Timing::on));
   RefitRuns runs;
@@ -78,7 +79,7 @@ Result<RefitRuns> run_on_device(const SessionSide& source, const SessionSide& ta
     RESHARD_TRY(stream.synchronize());
     runs.seconds.push_back(RESHARD_TRY(cuda::Event::seconds(begin, end)));
     if (options.check_fingerprints)
-      RESHARD_TRY(check_on_device(from.buffers(), to.buffers(), runs.check_seconds));
+      RESHARD_TRY(check_on_device(from.buffers(), to.buffers(), options.only, runs.check_seconds));
     if (!progress("refit", i + 1, options.repeat)) return fail(Code::aborted, "refit: cancelled");
   }
   RESHARD_TRY(to.copy_to(*target.buffers, stream));

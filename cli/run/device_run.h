@@ -19,6 +19,7 @@ Result<std::shared_ptr<const cuda::Device>> open_gpu(int ordinal, int rank = 0);
 
 struct DeviceRunOptions {
   std::set<std::string> ignore = {};  ///< tensors that one side may lack.
+  std::set<std::string> only = {};    ///< the tensors to move; empty: all.
   Index repeat = 1;                   ///< refits.
   /// Compares fingerprints of both sides, computed on the GPU, after each refit.
   bool check_fingerprints = false;

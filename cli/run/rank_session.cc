@@ -53,6 +53,7 @@ SessionOptions RankSession::options() const {
   options.verify = a.check_fingerprints ? VerifyMode::always : VerifyMode::never;
   options.convert = a.convert;
   options.ignore = task_.job.pair.ignore;
+  options.only = task_.job.pair.only;
   options.trace = {a.trace, plain_rate_};
   options.on_phase = [this](SessionPhase phase) -> Result<> {
     if (phase == SessionPhase::check) task_.at(TestKill::Point::check);
@@ -211,7 +212,7 @@ Result<> RankSession::verify() {
     const FingerprintOptions how{task_.threads, deadline(), task_.reading};
     outcome_.wrong =
         RESHARD_TRY(check_rank_refit(*pair.planner, on_host(pair.from, task_.weights.source),
-                                     target, seed, task_.transport, task_.control, how));
+                                     target, seed, task_.transport, task_.control, how, pair.only));
   }
   outcome_.verify_seconds += verifying.seconds();
   outcome_.verified = outcome_.wrong.empty();

@@ -62,10 +62,11 @@ Result<> verify(const RunJob& job, const RankWeights& weights, const TargetVersi
   const Stopwatch verifying;
   const auto oracle_seed = job.model.weights ? std::nullopt : std::optional(job.arguments.seed);
   const RankBuffers& target = *weights.readable(version);
-  auto verdict = job.pair.quantises() ? check_quantised_refit(reference_job(job), target,
-                                                              job.threads, ProgressBar().progress())
-                                      : check_refit(*weights.source, target, oracle_seed,
-                                                    job.threads, ProgressBar().progress());
+  auto verdict =
+      job.pair.quantises()
+          ? check_quantised_refit(reference_job(job), target, job.threads, ProgressBar().progress())
+          : check_refit(*weights.source, target, oracle_seed, job.threads, ProgressBar().progress(),
+                        job.pair.only);
   outcome.verify_seconds += verifying.seconds();
   if (!verdict && verdict.error().code != Code::corrupt) return verdict;
   if (!verdict && outcome.wrong.empty()) outcome.wrong = std::move(verdict).error().message;
@@ -84,7 +85,8 @@ Result<Outcome> refit(const RunJob& job) {
     source.buffers = &*weights.source;
     target.buffers = &*weights.target;
     outcome.runs = RESHARD_TRY(run_on_device(
-        source, target, {job.pair.ignore, job.arguments.repeat, job.arguments.check_fingerprints},
+        source, target,
+        {job.pair.ignore, job.pair.only, job.arguments.repeat, job.arguments.check_fingerprints},
         gpu));
   } else if (needs_session(job)) {
     outcome = RESHARD_TRY(run_threads(job, weights, version));
@@ -130,7 +132,8 @@ Result<int> run_as_rank(RunJob job, const std::optional<Spawned>& spawned) {
 Result<int> run(const RunArguments& a, const std::optional<Spawned>& spawned) {
   const Model model = RESHARD_TRY(
       open_model(a.model, {.layers = a.layers, .ignore = a.ignore, .prefix = a.prefix}));
-  const LayoutPair pair = RESHARD_TRY(make_layout_pair(model, a.from, a.to, {.filled = true}));
+  const LayoutPair pair =
+      RESHARD_TRY(make_layout_pair(model, a.from, a.to, {.only = a.only, .filled = true}));
   if (a.gpu && a.check_fingerprints && pair.quantises())
     RESHARD_TRY(refuse("--check-fingerprints",
                        "a refit on a GPU that quantises has no session that could; use --verify"));

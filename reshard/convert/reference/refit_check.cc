@@ -21,12 +21,14 @@ std::string what_differs(const ModelFingerprints::Tensor& source,
                      to_string(target.fingerprint));
 }
 
-/// By TensorId: whether both sides hold the tensor.
-std::vector<bool> moved_tensors(const ModelLayout& source, const ModelLayout& target) {
+/// By TensorId: whether both sides hold the tensor, and `only` names it or nothing.
+std::vector<bool> moved_tensors(const ModelLayout& source, const ModelLayout& target,
+                                const std::set<std::string>& only) {
   std::vector<bool> moved;
   for (Index i = 0; i < target.model().size(); ++i) {
     const TensorId id(static_cast<TensorId::rep>(i));
-    moved.push_back(!source.parts_of(id).empty() && !target.parts_of(id).empty());
+    moved.push_back(!source.parts_of(id).empty() && !target.parts_of(id).empty() &&
+                    (only.empty() || only.contains(target.model()[id].name)));
   }
   return moved;
 }
@@ -60,11 +62,11 @@ Result<std::string> first_verdict(std::string mine, ControlPlane& control, Deadl
 
 Result<> check_refit(const RankBuffers& source, const RankBuffers& target,
                      std::optional<std::uint64_t> oracle_seed, int threads,
-                     const Progress& progress) {
+                     const Progress& progress, const std::set<std::string>& only) {
   const auto forms = forms_of(target.layout());
   const ModelFingerprints before = RESHARD_TRY(fingerprints(source, threads, progress, forms));
   const ModelFingerprints after = RESHARD_TRY(fingerprints(target, threads, progress));
-  const auto moved = moved_tensors(source.layout(), target.layout());
+  const auto moved = moved_tensors(source.layout(), target.layout(), only);
   if (auto wrong = first_difference(target.layout().model(), moved, before, after); !wrong.empty())
     return fail(Code::corrupt, std::move(wrong));
   if (!oracle_seed) return {};
@@ -75,14 +77,15 @@ Result<> check_refit(const RankBuffers& source, const RankBuffers& target,
 Result<std::string> check_rank_refit(const Planner& planner, const RankBuffers* source,
                                      const RankBuffers* target,
                                      std::optional<std::uint64_t> oracle_seed, Transport& transport,
-                                     ControlPlane& control, const FingerprintOptions& options) {
+                                     ControlPlane& control, const FingerprintOptions& options,
+                                     const std::set<std::string>& only) {
   const ModelLayout &from = planner.source(), &to = planner.target();
   const auto forms = forms_of(to);
   const ModelFingerprints before =
       RESHARD_TRY(rank_fingerprints(from, source, transport, control, options, forms));
   const ModelFingerprints after =
       RESHARD_TRY(rank_fingerprints(to, target, transport, control, options));
-  const auto moved = moved_tensors(from, to);
+  const auto moved = moved_tensors(from, to, only);
   auto wrong = first_difference(to.model(), moved, before, after);
   if (!oracle_seed || !wrong.empty()) return wrong;
   Result<> checked;
@@ -95,8 +98,8 @@ Result<std::string> check_rank_refit(const Planner& planner, const RankBuffers* 
 Result<> check_quantised_refit(const ReferenceJob& job, const RankBuffers& target, int threads,
                                const Progress& progress) {
   auto sides = RESHARD_TRY(ReferenceSides::of(job));
-  auto checked = check_against_reference(
-      sides.target(), target, moved_tensors(*job.pair.source, *job.pair.target), threads, progress);
+  const auto moved = moved_tensors(*job.pair.source, *job.pair.target, job.pair.only);
+  auto checked = check_against_reference(sides.target(), target, moved, threads, progress);
   if (job.model.weights) RESHARD_TRY(job.model.weights->unchanged());
   return checked;
 }

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <set>
 #include <string>
 
 #include "reshard/convert/reference/reference_sides.h"
@@ -12,12 +13,13 @@
 
 namespace reshard {
 
-/// Verifies a refit: every tensor that both sides hold has the same fingerprint on both, and
-/// replicas agree. With `oracle_seed`, from which the sources were filled, every destination
-/// element is compared with the oracle too. Errors name the first tensor that is wrong.
+/// Verifies a refit: every tensor that was moved has the same fingerprint on both sides, and
+/// replicas agree. Moved were those that both sides hold; of these, if `only` (PlanOptions::only)
+/// is not empty, those that it names. With `oracle_seed`, from which the sources were filled, every
+/// destination element is compared with the oracle too. Errors name the first tensor that is wrong.
 Result<> check_refit(const RankBuffers& source, const RankBuffers& target,
                      std::optional<std::uint64_t> oracle_seed, int threads,
-                     const Progress& progress);
+                     const Progress& progress, const std::set<std::string>& only = {});
 
 /// The same if every rank has only its own memory: `source` and `target` are null or hold this rank
 /// alone. Collective. Returns what is wrong, identical on all ranks, or empty. An error, which
@@ -25,11 +27,13 @@ Result<> check_refit(const RankBuffers& source, const RankBuffers& target,
 Result<std::string> check_rank_refit(const Planner& planner, const RankBuffers* source,
                                      const RankBuffers* target,
                                      std::optional<std::uint64_t> oracle_seed, Transport& transport,
-                                     ControlPlane& control, const FingerprintOptions& options);
+                                     ControlPlane& control, const FingerprintOptions& options,
+                                     const std::set<std::string>& only = {});
 
-/// Verifies a refit that quantises: compares every byte of the ranks in `target` with the source's
-/// values, quantised or dequantised without a session. Errors: `corrupt` names tensor and element;
-/// those of computing the values; cancelled. @pre job.pair.quantises()
+/// Verifies a refit that quantises: compares every byte of what job.pair.only names (all, if it is
+/// empty) of the ranks in `target` with the source's values, quantised or dequantised without a
+/// session. Errors: `corrupt` names tensor and element; those of computing the values; cancelled.
+/// @pre job.pair.quantises()
 Result<> check_quantised_refit(const ReferenceJob& job, const RankBuffers& target, int threads,
                                const Progress& progress);
 

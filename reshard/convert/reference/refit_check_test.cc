@@ -48,10 +48,11 @@ class RunProof : public ::testing::Test {
   }
 
   /// In one process, and over ranks as threads, which must find the same.
-  Result<> prove(std::optional<std::uint64_t> seed = kSeed) const {
-    auto proved = check_refit(source_, target_, seed, 2, {});
+  Result<> prove(std::optional<std::uint64_t> seed = kSeed,
+                 const std::set<std::string>& only = {}) const {
+    auto proved = check_refit(source_, target_, seed, 2, {}, only);
     const std::string here = proved ? "" : proved.error().message;
-    for (const std::string& there : check_over_ranks(seed)) {
+    for (const std::string& there : check_over_ranks(seed, only)) {
       // Of several wrong elements, either may come first.
       if (here.find("element [") != std::string::npos) {
         EXPECT_THAT(there, HasSubstr("element ["));
@@ -62,7 +63,8 @@ class RunProof : public ::testing::Test {
     return proved;
   }
 
-  std::vector<std::string> check_over_ranks(std::optional<std::uint64_t> seed) const {
+  std::vector<std::string> check_over_ranks(std::optional<std::uint64_t> seed,
+                                            const std::set<std::string>& only) const {
     const auto planner = Planner::make(source_.shared_layout(), target_.shared_layout()).value();
     auto group = InprocGroup::create(5).value();  // rank 4 is idle
     std::vector<std::string> said(5);
@@ -73,7 +75,7 @@ class RunProof : public ::testing::Test {
       const bool idle = r == Rank(4);
       said[r.index()] =
           RESHARD_TRY(check_rank_refit(planner, idle ? nullptr : &source, idle ? nullptr : &target,
-                                       seed, *transport, *control, {.threads = 1}));
+                                       seed, *transport, *control, {.threads = 1}, only));
       return {};
     });
     EXPECT_TRUE(ended) << ended.error().message;
@@ -125,6 +127,19 @@ TEST_F(RunProof, notices_a_byte_on_any_destination_rank) {
     damage(target_, Rank(r), name);
   }
   EXPECT_TRUE(prove().has_value());
+}
+
+TEST_F(RunProof, looks_at_what_was_to_be_moved) {
+  const std::string moved = "model.layers.1.mlp.down_proj.weight", other = "model.norm.weight";
+  damage(target_, Rank(1), other);
+  EXPECT_FALSE(prove().has_value());
+  EXPECT_TRUE(prove(kSeed, {moved}).has_value());
+  damage(target_, Rank(1), moved);
+  for (const auto seed : {std::optional(kSeed), std::optional<std::uint64_t>()}) {
+    const auto proved = prove(seed, {moved});
+    ASSERT_FALSE(proved.has_value());
+    EXPECT_THAT(proved.error().message, HasSubstr("'" + moved + "'"));
+  }
 }
 
 TEST_F(RunProof, notices_replicas_that_differ) {
