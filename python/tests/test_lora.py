@@ -266,7 +266,7 @@ def test_parts_of_a_trainer_are_checked(tmp_path):
   weights = len(_base().state_dict())
   factors = [name for name in _held(module) if ".lora_" in name]
   assert len(Parts(layout, (), {"default": adapter}, None).table) == weights + len(factors)
-  assert len(Parts(layout, reshard.lora.NAMES[:2], {"default": adapter}, None).table) == len(factors)
+  assert len(Parts(layout, reshard.lora.NAMES, {"default": adapter}, None).table) == len(factors)
   assert len(Parts(layout, (), None, {"default": config}).table) == weights
   invalid, unsupported = reshard.InvalidArgumentError, reshard.UnsupportedError
   for arguments, kind, said in (
@@ -275,7 +275,7 @@ def test_parts_of_a_trainer_are_checked(tmp_path):
     (((), {"policy": adapter}, None), invalid, "'default'"),
     (("*.nothing", None, {"default": config}), invalid, r"no tensor's name matches '\*.nothing'"),
     ((["*.lora_A.*"], {"default": adapter}, None), unsupported, "some of the adapters' factors"),
-    ((["model.layers.0.*", *reshard.lora.NAMES[:2]], {"default": adapter}, None), unsupported, "all of them, or none"),
+    ((["model.layers.0.*", reshard.lora.NAMES], {"default": adapter}, None), unsupported, "all of them, or none"),
     (((), {"default": reshard.lora.Adapter("here", config)}, None), invalid, "not absolute"),
     (((), {"default": {"folder": "/x", "config": config.to_dict() | {"bias": "all"}}}, None), unsupported, "bias="),
   ):

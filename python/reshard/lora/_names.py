@@ -11,8 +11,8 @@ from reshard._errors import UnsupportedError
 
 __all__ = ["NAMES", "Part", "adapters_in", "part_of"]
 
-#: Patterns of the tensors of adapters, as `only=` takes them.
-NAMES = ("*.lora_A.*", "*.lora_B.*", "*.lora_embedding_A.*", "*.lora_embedding_B.*")
+#: The pattern of the tensors of adapters, as `only=` takes it.
+NAMES = "*.lora_*"
 
 _ROOT = "base_model.model."
 # A parameter of PEFT's modules: "X.lora_A.ADAPTER.weight", "X.lora_embedding_A.ADAPTER".
