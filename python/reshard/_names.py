@@ -13,7 +13,7 @@ Names = Callable[[str], str | None] | Mapping[str, str | None] | None
 # Parts of names that wrappers add: torch's, PEFT's and Megatron-Bridge's around a weight with an adapter.
 _WRAPPERS = {"_orig_mod", "_checkpoint_wrapped_module", "_fsdp_wrapped_module", "base_layer", "to_wrap"}
 # Of the module that PEFT trains in a copy: its name, and that of the original, which stays behind.
-_COPY = re.compile(r"(.*)\.modules_to_save\.[^.]+\.(.*)")
+_COPY = re.compile(r"(?P<module>.*)\.modules_to_save\.(?P<adapter>[^.]+)\.(?P<rest>.*)")
 _ORIGINAL = re.compile(r".*\.original_module\..*")
 
 
@@ -26,11 +26,12 @@ def renamed(names: Names) -> Callable[[str], str | None]:
          that none matches stays.
   """
   if names is None:
-    return _plain
+    return _plain()
   if callable(names):
     return names
   if not isinstance(names, Mapping):
     raise InvalidArgumentError(f"names: a function or a dict, not {type(names).__name__}")
+  plain = _plain()
   rules = [(re.compile(_pattern(match)), name) for match, name in names.items()]
 
   def find(name: str) -> str | None:
@@ -38,7 +39,7 @@ def renamed(names: Names) -> Callable[[str], str | None]:
       found = pattern.fullmatch(name)
       if found is not None:
         return None if to is None else _filled(to, found)
-    return _plain(name)
+    return plain(name)
 
   return find
 
@@ -55,12 +56,25 @@ def listed(names: Sequence[str]) -> str:
   return ", ".join(f"'{name}'" for name in names[:5]) + more
 
 
-def _plain(name: str) -> str | None:
-  plain = ".".join(part for part in name.split(".") if part not in _WRAPPERS)
-  if _ORIGINAL.fullmatch(plain):
-    return None
-  copy = _COPY.fullmatch(plain)
-  return (f"{copy[1]}.{copy[2]}" if copy else plain).removeprefix("base_model.model.")
+def _plain() -> Callable[[str], str | None]:
+  """The names without what wrappers add."""
+  copies: dict[str, str] = {}
+
+  def find(name: str) -> str | None:
+    plain = ".".join(part for part in name.split(".") if part not in _WRAPPERS).removeprefix("base_model.model.")
+    if _ORIGINAL.fullmatch(plain):
+      return None
+    copy = _COPY.fullmatch(plain)
+    if not copy:
+      return plain
+    whole = f"{copy['module']}.{copy['rest']}"
+    if copies.setdefault(whole, copy["adapter"]) != copy["adapter"]:
+      raise InvalidArgumentError(
+        f"'{whole}' is in the copies of two adapters, '{copies[whole]}' and '{copy['adapter']}': leave one out with names="
+      )
+    return whole
+
+  return find
 
 
 def _pattern(match: str) -> str:

@@ -183,6 +183,58 @@ def test_modules_under_fsdp_are_taken_as_they_are():
     torch.distributed.destroy_process_group()
 
 
+def test_ranks_without_a_share_keep_their_empty_tensors():
+  sizes = {"x.weight": (6, 8), "x.lora_A.default.weight": (2, 8), "x.lora_B.default.weight": (6, 2)}
+  model = reshard.Model.from_tensors("small", {name: (size, "float32") for name, size in sizes.items()})
+  builder = reshard.LayoutBuilder("uneven", model)
+  for rank in range(2):
+    for name, size in sizes.items():
+      box = [(0, n) for n in size]
+      parts = [reshard.PlacedBox(name, box, [0, 0])] if rank == 0 else []
+      builder.add([rank], name, list(size) if rank == 0 else [0, size[1]], "float32", parts=parts)
+  layout = builder.finish()
+  whole = {name: torch.ones(size) for name, size in sizes.items()}
+  empty = {name: torch.ones(0, size[1]) for name, size in sizes.items()}
+  groups, merged = reshard.local(2), {}
+
+  def run(rank):
+    merge = reshard.lora.Merge(
+      layout, (whole, empty)[rank], {"default": {"lora_alpha": 2}}, rank=rank, group=groups[rank]
+    )
+    merge.merge()
+    merged[rank] = {t.name: merge.tensors[t.name] for t in merge.layout.local(rank)}
+
+  threads = [threading.Thread(target=run, args=(rank,)) for rank in range(2)]
+  for thread in threads:
+    thread.start()
+  for thread in threads:
+    thread.join()
+  assert torch.equal(merged[0]["x.weight"], torch.full((6, 8), 3.0))
+  assert merged[1]["x.weight"].shape == (0, 8)
+
+
+def test_copies_of_two_adapters_are_not_one_tensor():
+  names = [f"base_model.model.head.modules_to_save.{adapter}.weight" for adapter in ("one", "two")]
+  with pytest.raises(reshard.InvalidArgumentError, match="copies of two adapters, 'one' and 'two'"):
+    reshard.of_dtensors({name: torch.ones(2, 2) for name in names})
+
+
+def test_products_are_exact_whatever_a_trainer_has_set():
+  module, config = _adapted(_base(), target_modules=_LINEAR)
+  held = _held(module)
+  layout = reshard.of_dtensors(held)
+  expected = {name: t.clone() for name, t in _sent(reshard.lora.Merge(layout, held, {"default": config})).items()}
+  before = torch.get_float32_matmul_precision()
+  torch.set_float32_matmul_precision("medium")
+  try:
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+      sent = _sent(reshard.lora.Merge(layout, held, {"default": config}))
+    assert torch.get_float32_matmul_precision() == "medium"
+  finally:
+    torch.set_float32_matmul_precision(before)
+  assert all(torch.equal(sent[name], tensor) for name, tensor in expected.items())
+
+
 @pytest.mark.parametrize(
   ("options", "said"),
   (
@@ -268,6 +320,10 @@ def test_parts_of_a_trainer_are_checked(tmp_path):
   assert len(Parts(layout, (), {"default": adapter}, None).table) == weights + len(factors)
   assert len(Parts(layout, reshard.lora.NAMES, {"default": adapter}, None).table) == len(factors)
   assert len(Parts(layout, (), None, {"default": config}).table) == weights
+  alone = Parts(layout, ["*proj.weight", "*norm.weight", "*embed_tokens.weight", "lm_head.weight"], {"default": adapter}, None)
+  assert len(alone.table) == weights and not alone.adapters
+  ordinary = Parts(layout, (), {}, None)
+  assert len(ordinary.table) == weights + len(factors) and not ordinary.adapters
   invalid, unsupported = reshard.InvalidArgumentError, reshard.UnsupportedError
   for arguments, kind, said in (
     (((), None, None), invalid, "holds the adapter 'default': pass adapters="),

@@ -82,14 +82,16 @@ def engine():
   """A worker engine of one worker that has joined a trainer."""
   made = object.__new__(worker.WorkerEngine)
   made._vllm_config, made._own_model, made._device = config(), Layer(), torch.device("cpu")
-  made._invitations, made._route, made._torn, made._guard = worker.Invitations(), None, "", None
+  made._invitations, made._torn, made._guard = worker.Invitations(), "", None
+  made._models, made._adapters, made._arrived, made._draft = [], None, None, None
+  made._live = made._refitted = made._drafting = False
   made._all = lambda mine: mine
   made._link = Joined()
   return made
 
 
 def test_an_invitation_of_another_release_ends_nothing(engine):
-  for said in ({"protocol": 1}, {"protocol": 3, "deadline": 1e9}, {}):
+  for said in ({"protocol": 1}, {"protocol": 4, "deadline": 1e9}, {}):
     with pytest.raises(reshard.InvalidArgumentError):
       engine.init_transfer_engine(engine.parse_init_info(said))
   assert not engine._link.closed

@@ -90,9 +90,14 @@ class Invitation:
 
 
 class InvitedLink(Link):
-  """One rank's end: ranks 0 to trainers - 1 train, the others are workers. Collective."""
+  """One rank's end: ranks 0 to trainers - 1 train, the others are workers. Collective.
 
-  def __init__(self, invitation: Invitation, rank: int) -> None:
+  says  what this rank tells the others of itself; anything that JSON takes
+
+  Attributes: `told`, what each rank said, by rank.
+  """
+
+  def __init__(self, invitation: Invitation, rank: int, says: Any = None) -> None:
     group = reshard.join(
       invitation.url,
       rank=rank,
@@ -104,22 +109,27 @@ class InvitedLink(Link):
     )
     super().__init__(group, invitation.deadline, invitation.verify)
     self.invitation = invitation
+    try:
+      self.told = self.gather(says)
+    except BaseException:
+      self.close()
+      raise
 
 
 class _Joining:
   """A group that a worker is joining, in a thread of its own."""
 
-  def __init__(self, invitation: Invitation, rank: int) -> None:
+  def __init__(self, invitation: Invitation, rank: int, says: Any) -> None:
     self._link: InvitedLink | None = None
     self._error: BaseException | None = None
     self._unwanted = False
     self._lock = threading.Lock()
-    self._thread = threading.Thread(target=self._join, args=(invitation, rank), daemon=True)
+    self._thread = threading.Thread(target=self._join, args=(invitation, rank, says), daemon=True)
     self._thread.start()
 
-  def _join(self, invitation: Invitation, rank: int) -> None:
+  def _join(self, invitation: Invitation, rank: int, says: Any) -> None:
     try:
-      link = InvitedLink(invitation, rank)
+      link = InvitedLink(invitation, rank, says)
     except BaseException as error:  # noqa: BLE001 - link() raises it
       self._error = error
       return
@@ -156,8 +166,10 @@ class Invitations:
   def __init__(self) -> None:
     self._joining: dict[str, _Joining] = {}
 
-  def take(self, invitation: Invitation, rank: int) -> InvitedLink | None:
+  def take(self, invitation: Invitation, rank: int, says: Any = None) -> InvitedLink | None:
     """Begins to join, or returns the link if the invitation says that all ranks are there.
+
+    says  as of InvitedLink
 
     Raises InvalidArgumentError if nobody was invited so; what joining raised, if it fails at once.
     """
@@ -174,7 +186,7 @@ class Invitations:
       self._joining.pop(job).drop()
     if len(self._joining) >= _MOST:
       raise reshard.UnsupportedError(f"{_MOST} other trainers have invited this worker, and none has come")
-    joining = self._joining[invitation.job] = _Joining(invitation, rank)
+    joining = self._joining[invitation.job] = _Joining(invitation, rank, says)
     try:
       joining.link(_BEGIN)
     except BaseException:

@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import contextlib
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from reshard import _manifest as manifest
 from reshard.engines.invitation import Invitation
 from reshard._names import listed, matches
 from reshard.lora import Adapter, Merge
-from reshard.lora._names import adapters_in
+from reshard.lora._names import adapters_in, whole_adapters_in
 
 __all__ = ["DRAFT", "Draft", "Parts"]
 
@@ -51,7 +52,9 @@ class Parts:
     draft: Draft | None = None,
   ) -> None:
     names = [t.name for t in layout.model.tensors]
-    there = adapters_in(names)
+    if adapters is None and merge is None:
+      _check_nothing_forgotten(names)
+    there = adapters_in(names) if adapters or merge else {}
     self.merge = dict(merge or {})
     given = {name: Adapter(**a) if isinstance(a, Mapping) else a for name, a in (adapters or {}).items()}
     self.adapters = {name: adapter.said() for name, adapter in given.items()}
@@ -68,6 +71,7 @@ class Parts:
     sent = set(_matching([entry[0] for entry in table], patterns)) if patterns else None
     self.table = [entry for entry in table if sent is None or entry[0] in sent]
     drafts = {entry[0] for entry in table if entry[0].startswith(DRAFT)}
+    self.adapters = {name: said for name, said in self.adapters.items() if sent is None or sent & set(there[name])}
     _check_kept({entry[0] for entry in self.table}, set(names) - factors, "model's weights")
     _check_kept({entry[0] for entry in self.table}, drafts, "draft model's weights")
     if self.adapters:
@@ -91,32 +95,67 @@ class Parts:
     known = {**mine, **{DRAFT + name: tensor for name, tensor in drafts.items()}}
     return {t.name: known[t.name] for t in layout.local(rank)}
 
-  def merged(
-    self, layout: reshard.Layout, tensors: Mapping[str, Any], invitation: Invitation, rank: int
-  ) -> Merge:
-    """The weights with the adapters merged in. Collective over the trainer."""
-    group = None
-    if invitation.trainers > 1:
-      group = reshard.join(
-        invitation.url,
+
+class Merging:
+  """Merges adapters into what a trainer sends, over a group of the trainer's own. Collective over the trainer.
+
+  Attributes: `tensors`, what to send.
+  """
+
+  def __init__(
+    self, configs: Mapping[str, Any], layout: reshard.Layout, mine: Mapping[str, Any], said: Invitation, rank: int
+  ) -> None:
+    self._group: reshard.ProcessGroup | None = None
+    if said.trainers > 1:
+      self._group = reshard.join(
+        said.url,
         rank=rank,
-        size=invitation.trainers,
-        secret=invitation.secret,
-        job=f"{invitation.job}-factors",
-        transport=invitation.transport,
-        timeout=invitation.deadline,
+        size=said.trainers,
+        secret=said.secret,
+        job=f"{said.job}-factors",
+        transport=said.transport,
+        timeout=said.deadline,
       )
-    return Merge(layout, tensors, self.merge, rank=rank, group=group, timeout=invitation.deadline)
+    with self._ends_the_group(rank):
+      self._merge = Merge(layout, mine, configs, rank=rank, group=self._group, timeout=said.deadline)
+    self._rank, self.tensors = rank, self._merge.tensors
+
+  def merge(self, stream: Any) -> None:
+    """As Merge.merge()."""
+    with self._ends_the_group(self._rank):
+      self._merge.merge(stream)
+
+  @contextlib.contextmanager
+  def _ends_the_group(self, rank: int) -> Iterator[None]:
+    """An error inside becomes an error of every rank of the trainer."""
+    try:
+      yield
+    except BaseException as error:
+      if self._group is not None:
+        self._group.abort(f"rank {rank}: {error or type(error).__name__}")
+      raise
+
+  def close(self) -> None:
+    """Leaves the group. Idempotent."""
+    self._merge.close()
+    if self._group is not None:
+      self._group.close()
+
+
+def _check_nothing_forgotten(names: list[str]) -> None:
+  for name in sorted(whole_adapters_in(set(names))):
+    raise reshard.InvalidArgumentError(
+      f"the layout holds the adapter '{name}': pass adapters= for an engine that loads it, merge= to add it to the weights, "
+      "or adapters={} if its factors are tensors of the model itself"
+    )
 
 
 def _check_adapters(there: Mapping[str, Any], adapters: Mapping[str, Any], merge: Mapping[str, Any]) -> None:
   if adapters and merge:
     raise reshard.InvalidArgumentError("adapters= and merge= are two ways of one: the engine adds them, or the trainer")
   said = set(adapters) | set(merge)
-  for name in sorted(set(there) - said):
-    raise reshard.InvalidArgumentError(
-      f"the layout holds the adapter '{name}': pass adapters= for an engine that loads it, or merge= to add it to the weights"
-    )
+  for name in sorted(set(there) - said if said else ()):
+    raise reshard.InvalidArgumentError(f"the layout also holds the adapter '{name}', of which nothing is said")
   for name in sorted(said - set(there)):
     raise reshard.InvalidArgumentError(
       f"the adapter '{name}' is not in the layout; its adapters are {listed(sorted(there)) or 'none'}"

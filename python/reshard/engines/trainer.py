@@ -19,7 +19,7 @@ from reshard import _manifest as manifest
 from reshard.engines.hidden import without_secret
 from reshard.engines.invitation import MAX_DEADLINE, Invitation, InvitedLink
 from reshard.engines.link import TornError
-from reshard.engines.parts import Draft, Parts, config_of
+from reshard.engines.parts import Draft, Merging, Parts, config_of
 from reshard.engines.quantisation import Quantisation
 
 __all__ = ["Client", "EngineTrainer", "layouts_of"]
@@ -94,7 +94,7 @@ class EngineTrainer:
     try:
       if parts.merge:
         with self._link.ends_the_group():
-          self._merge = parts.merged(layout, self._tensors, self._invitation, rank)
+          self._merge = Merging(parts.merge, layout, self._tensors, self._invitation, rank)
           self._tensors = self._merge.tensors
       self._prepare(layout, parts)
     except BaseException:
@@ -117,6 +117,8 @@ class EngineTrainer:
       raise
     try:
       asking.result()
+      if self._invitation.draft_config is not None:
+        _show_draft(self._client, link)
 
       def taken(call: _Call[None]) -> None:
         if call.error is not None:
@@ -134,8 +136,6 @@ class EngineTrainer:
     def invite() -> None:
       failed: Exception | None = None
       try:
-        if ready and self._invitation.draft_config is not None:
-          _show_draft(client)
         client.init_weight_transfer_engine(self._invitation.as_dict(ready))
       except Exception as error:
         failed = without_secret(error, self._invitation.secret)
@@ -186,7 +186,7 @@ class EngineTrainer:
       raise ValueError(f"version {version}: the engine is at {self.version}")
     if self._merge is not None:
       with self._link.ends_the_group():
-        self._merge.merge()
+        self._merge.merge(stream)
     if self._client is None:
       report = self._link.refit(version, stream)
       self._check(self._link.gather({}))
@@ -329,14 +329,20 @@ class _Call(Generic[T]):
       raise self.error from error
 
 
-def _show_draft(client: Any) -> None:
-  """Has each worker learn its draft model: it begins an update of it, which the trainer ends when it has joined."""
-  begin = _method(client, "start_draft_weight_update")
-  try:
-    begin()
-  except RuntimeError:  # a trainer that died has left an update open
+def _show_draft(client: Any, link: InvitedLink) -> None:
+  """Has each worker learn its draft model: it begins an update of it, which the trainer ends when it has joined.
+
+  A call that fails on a worker of vLLM leaves the answers of others unread (see `WorkerEngine._fails`); so the workers
+  have said before whether it can.
+  """
+  workers = link.told[link.invitation.trainers :]
+  if not all(isinstance(said, dict) and said.get("drafts") for said in workers):
+    raise reshard.UnsupportedError(
+      "draft=: the engine has no draft model with weights, or pipeline stages, of which only the last has it"
+    )
+  if any(said["open"] for said in workers):  # by a trainer that died
     client.finish_weight_update()
-    begin()
+  _method(client, "start_draft_weight_update")()
 
 
 def _method(client: Any, name: str) -> Callable[..., Any]:

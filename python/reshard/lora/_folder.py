@@ -114,7 +114,7 @@ def folders_of(said: Mapping[str, Mapping[str, Any]], table: Iterable[Sequence[A
 
   Raises InvalidArgumentError if a part belongs to no adapter, or an adapter has none.
   """
-  found = adapters_in(str(entry[0]) for entry in table)
+  found = adapters_in(str(entry[0]) for entry in table) if said else {}
   if set(found) != set(said):
     raise InvalidArgumentError(f"adapters {sorted(said)} of the trainer, but its tensors are of {sorted(found)}")
   for name in sorted(found):

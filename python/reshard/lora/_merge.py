@@ -3,10 +3,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import reshard
 from reshard._arguments import checked
@@ -104,7 +105,7 @@ class Merge:
     import torch
 
     for local in self._given.local(self._rank):
-      if all(f.tensor in factors for f in local.fragments):
+      if local.fragments and all(f.tensor in factors for f in local.fragments):
         continue
       given = _local(tensors[local.name])
       areas = [
@@ -124,14 +125,18 @@ class Merge:
     told = {r: manifest.describe(self._given, r, self.table) for r in self._given.ranks}
     return manifest.build(self._given.name, manifest.model_of(self.table), told)
 
-  def merge(self) -> None:
-    """Merges the present values. Collective over the group."""
+  def merge(self, stream: Any = None) -> None:
+    """Merges the present values. Collective over the group.
+
+    stream  of the GPU that has the tensors, after whose work they are merged; None: torch's current stream. A
+            torch.cuda.Stream, or a stream's address
+    """
     import torch
 
     if self._session is not None:
       self._version += 1
-      self._session.refit(self._version)
-    with torch.no_grad():
+      self._session.refit(self._version, stream=stream)
+    with torch.no_grad(), _exactly(), _on(stream):
       for given, own, areas in self._merged:
         own.copy_(given)
         source, target = given.reshape(-1), own.view(-1)
@@ -149,9 +154,34 @@ class Merge:
     return (product.t() if change.transposed else product) * change.scale
 
   def close(self) -> None:
-    """Leaves the group. Idempotent."""
+    """Ends the session in the group, which stays. Idempotent."""
     if self._session is not None:
       self._session.close()
+
+
+@contextlib.contextmanager
+def _exactly() -> Iterator[None]:
+  """Products of FP32 in FP32, whatever a trainer has set."""
+  import torch
+
+  before = torch.get_float32_matmul_precision()
+  torch.set_float32_matmul_precision("highest")
+  try:
+    with torch.autocast("cuda", enabled=False), torch.autocast("cpu", enabled=False):
+      yield
+  finally:
+    torch.set_float32_matmul_precision(before)
+
+
+def _on(stream: Any) -> contextlib.AbstractContextManager[Any]:
+  """Torch's current stream is this one."""
+  import torch
+
+  if stream is None:
+    return contextlib.nullcontext()
+  if isinstance(stream, int):
+    stream = cast(Any, torch.cuda).ExternalStream(stream)
+  return torch.cuda.stream(stream)
 
 
 def _local(tensor: Any) -> Any:

@@ -4,12 +4,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 from reshard._errors import UnsupportedError
 
-__all__ = ["NAMES", "Part", "adapters_in", "part_of"]
+__all__ = ["NAMES", "Part", "adapters_in", "part_of", "whole_adapters_in"]
 
 #: The pattern of the tensors of adapters, as `only=` takes it.
 NAMES = "*.lora_*"
@@ -57,6 +57,16 @@ def part_of(name: str) -> Part | None:
       f"'{name}' is part of an adapter that is more than A and B (DoRA, biases, Megatron-Bridge): merge it before"
     )
   return None
+
+
+def whole_adapters_in(names: Collection[str]) -> set[str]:
+  """The adapters of which there are A, B and the weight that they change. Names of nothing raise."""
+  found: set[str] = set()
+  for name in names:
+    a = _LINEAR.fullmatch(name.removeprefix(_ROOT))
+    if a and a["kind"] == "A" and f"{a['module']}.weight" in names and name.replace(".lora_A.", ".lora_B.") in names:
+      found.add(a["adapter"] or "default")
+  return found
 
 
 def adapters_in(names: Iterable[str]) -> dict[str, dict[str, Part]]:

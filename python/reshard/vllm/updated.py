@@ -41,12 +41,16 @@ class Updated:
     shared: Sequence[torch.nn.Module] = (),
   ) -> None:
     self.prefix = prefix
-    self._model, self._config, self._rank, self._shared = model, config, rank, set(shared)
-    names = _own_names(said.tensors, prefix)
+    self._model, self._config, self._rank = model, config, rank
+    own = {module for module in model.modules() if any(p is not None for p in module._parameters.values())}
+    self._shared = own.intersection(shared)
+    names = _own_names(said, prefix)
     self._numbers = [i for i, name in enumerate(names) if name is not None]
     table = [[names[i], *said.tensors[i][1:]] for i in self._numbers]
     self._said = replace(said, tensors=table, config=said.draft_config or "" if prefix else said.config)
-    self.quant = routes.quantisation_of(config, self._said) if table and not prefix else None
+    self.quant = routes.quantisation_of(config, self._said) if table else None
+    if prefix and self.quant is not None:
+      raise reshard.UnsupportedError("the engine's draft model is quantised: only plain ones are updated")
     self._found = {}
     if table:
       self._found = routes.candidates(model, config, parallel, self._said, self.quant, rank, self._shared)
@@ -69,6 +73,11 @@ class Updated:
       layout = self._found[common[0]]
       self._route = routes.LocalRoute(self._model, layout, self._rank, self._said.in_place, self._shared)
       return common[0]
+    if self._shared:
+      raise reshard.UnsupportedError(
+        "the draft model shares layers with its target, so it gets its own parts only, but their layout is not known; "
+        "the engine's log says why"
+      )
     if self._said.route == "local":
       raise reshard.UnsupportedError("no layout of this engine is known; its log says why")
     self._route = routes.CheckpointRoute(self._said, self.quant)
@@ -97,12 +106,13 @@ class Updated:
       self._route.apply(self._model, self._config, lambda name: arrived.raw(self.prefix + name))
 
 
-def _own_names(table: Sequence[Sequence[Any]], prefix: str) -> list[str | None]:
+def _own_names(said: Invitation, prefix: str) -> list[str | None]:
   """The names of a model's own tensors, without the prefix; None for others."""
-  drafts = prefix == DRAFT
+  names = [str(name) for name, *_ in said.tensors]
+  if prefix:
+    return [name.removeprefix(prefix) if name.startswith(prefix) else None for name in names]
   return [
-    str(name).removeprefix(prefix) if str(name).startswith(DRAFT) == drafts and (drafts or part_of(name) is None) else None
-    for name, *_ in table
+    None if name.startswith(DRAFT) or (said.adapters and part_of(name) is not None) else name for name in names
   ]
 
 

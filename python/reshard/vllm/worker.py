@@ -66,6 +66,7 @@ class WorkerEngine(WeightTransferEngine):  # type: ignore[misc]
     self._adapters: Adapters | None = None
     self._arrived: Arrived | None = None
     self._live = False  # parts of updates are written where they are used
+    self._refitted = False  # by the update that is going on
     self._draft: tuple[torch.nn.Module, Any] | None = None  # and its ModelConfig
     self._drafting = False
     self._published = reshard.PublishedVersion()
@@ -98,7 +99,7 @@ class WorkerEngine(WeightTransferEngine):  # type: ignore[misc]
   def _join(self, init_info: InitInfo) -> None:
     rank = init_info.trainers + _worker_rank(self._vllm_config.parallel_config)
     state.check(self._own_model, self._vllm_config, init_info.in_place, update=init_info.in_place)
-    link = self._invitations.take(init_info, rank)
+    link = self._invitations.take(init_info, rank, {"open": self._open, "drafts": self._drafts()})
     if link is None:
       return
     self._leave()
@@ -176,6 +177,13 @@ class WorkerEngine(WeightTransferEngine):  # type: ignore[misc]
     """After it."""
     self._drafting = False
 
+  def _drafts(self) -> bool:
+    """Whether every worker of the engine has a draft model with weights: vLLM has it on the last stage only."""
+    speculative = getattr(self._vllm_config, "speculative_config", None)
+    if getattr(speculative, "draft_model_config", None) is None:
+      return False
+    return int(self._vllm_config.parallel_config.pipeline_parallel_size) == 1
+
   def _restore(self) -> None:
     """Ends reloads that failed half way."""
     reload.restore(self._own_model, self._vllm_config.model_config)
@@ -232,6 +240,7 @@ class WorkerEngine(WeightTransferEngine):  # type: ignore[misc]
     if link is None:
       known = "no trainer has joined" if self._link is None else "another trainer has joined"
       return RuntimeError(f"{known}: call init_weight_transfer_engine first")
+    self._refitted = False
     if self._drafting and len(self._models) < 2:
       return RuntimeError("an update of the draft model alone: the trainer that has joined updates the engine's model")
     try:
@@ -241,8 +250,10 @@ class WorkerEngine(WeightTransferEngine):  # type: ignore[misc]
         with self._inside():
           self._restore()
       link.refit(version)
+      self._refitted = True
       assert self._adapters is not None and self._arrived is not None
-      self._adapters.write(self._arrived.raw)
+      with link.ends_the_group():
+        self._adapters.write(self._arrived.raw)
     except Exception as error:
       return error
     return None
@@ -272,8 +283,8 @@ class WorkerEngine(WeightTransferEngine):  # type: ignore[misc]
     return None
 
   def _written(self) -> bool:
-    """True if the models' own memory has been written in part."""
-    return self._live and self._published.target_version().state != "whole"
+    """True if the models' own memory has been written, in part or by an update that another worker lacks."""
+    return self._live and (self._refitted or self._published.target_version().state != "whole")
 
   def _all(self, mine: bool) -> bool:
     """Collective over the workers that make up one model: true if it is on all of them."""
