@@ -25,6 +25,7 @@ MODULES = (
   "reshard.tracing.vllm",
   "reshard.hf",
   "reshard.dtensor",
+  "reshard.lora",
   "reshard.vllm",
 )
 

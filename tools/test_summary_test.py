@@ -46,7 +46,7 @@ class TestSummary(unittest.TestCase):
     two = '<testsuites><testcase name="x"/><testcase name="y"/></testsuites>'
     failed = '<testsuites><testcase name="z"/><testcase name="w"><failure/></testcase></testsuites>'
     self.assertEqual(self.run_main([two, failed, SHARDS]), (1, "4 passed, 1 failed"))
-    # Of shard 1 all tests passed, but not its end; or it left no report.
+    # Shard 1 failed although its tests passed: at its end, say. Then one whose report is cut short.
     self.assertEqual(self.run_main([two, two, SHARDS]), (1, "5 passed, 1 failed"))
     self.assertEqual(self.run_main([two, two[:20], SHARDS])[0], 1)
 

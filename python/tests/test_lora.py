@@ -327,10 +327,10 @@ def test_parts_of_a_trainer_are_checked(tmp_path):
   invalid, unsupported = reshard.InvalidArgumentError, reshard.UnsupportedError
   for arguments, kind, said in (
     (((), None, None), invalid, "holds the adapter 'default': pass adapters="),
-    (((), {"default": adapter}, {"default": config}), invalid, "two ways"),
+    (((), {"default": adapter}, {"default": config}), invalid, "exclude each other"),
     (((), {"policy": adapter}, None), invalid, "'default'"),
     (("*.nothing", None, {"default": config}), invalid, r"no tensor's name matches '\*.nothing'"),
-    ((["*.lora_A.*"], {"default": adapter}, None), unsupported, "some of the adapters' factors"),
+    ((["*.lora_A.*"], {"default": adapter}, None), unsupported, "some of the factors of the adapter 'default'"),
     ((["model.layers.0.*", reshard.lora.NAMES], {"default": adapter}, None), unsupported, "all of them, or none"),
     (((), {"default": reshard.lora.Adapter("here", config)}, None), invalid, "not absolute"),
     (((), {"default": {"folder": "/x", "config": config.to_dict() | {"bias": "all"}}}, None), unsupported, "bias="),

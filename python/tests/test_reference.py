@@ -12,7 +12,7 @@ import sys
 import pytest
 
 TOOL = pathlib.Path(__file__).parents[2] / "tools/python_docs.py"
-MODULES = ["reshard", "reshard.tracing", "reshard.tracing.transformers", "reshard.hf", "reshard.vllm", "reshard.dtensor"]
+MODULES = ["reshard", "reshard.tracing", "reshard.tracing.transformers", "reshard.hf", "reshard.vllm", "reshard.dtensor", "reshard.lora"]
 
 
 def members(cls):

@@ -36,8 +36,8 @@ constexpr auto kHandshakeTimeout = 5s;
 /// Most bytes of the encoded settings, and of a value that is sent verbatim.
 constexpr std::size_t kMaxSettingsBytes = 4096, kMaxValueBytes = 120;
 
-/// The coordinators of this process whose rank 0 has left before the other ranks. A child of fork() has none: the
-/// threads of its copies are its parent's, so nothing would ever end them.
+/// The coordinators of this process whose rank 0 has left before the other ranks. A child of fork()
+/// has none: what it has are copies without threads, which would never finish.
 struct Served {
   pid_t process = ::getpid();
   std::mutex mutex;
@@ -49,7 +49,7 @@ struct Served {
 };
 Served& served() {
   static Served all;
-  // Neither destroyed nor locked: another thread of the parent may have held the mutex.
+  // The copy is neither locked nor destroyed: a thread of the parent may have held its mutex.
   if (all.process != ::getpid()) new (&all) Served;
   return all;
 }

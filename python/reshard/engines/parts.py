@@ -4,19 +4,20 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import reshard
 from reshard import _manifest as manifest
-from reshard.engines.invitation import Invitation
 from reshard._names import listed, matches
+from reshard.engines.invitation import Invitation
+from reshard.engines.link import Link
 from reshard.lora import Adapter, Merge
 from reshard.lora._names import adapters_in, whole_adapters_in
 
-__all__ = ["DRAFT", "Draft", "Parts"]
+__all__ = ["DRAFT", "Draft", "Merging", "Parts", "config_of"]
 
 #: What the names of a draft model's tensors begin with, beside the engine's own model.
 DRAFT = "draft:"
@@ -72,12 +73,13 @@ class Parts:
     self.table = [entry for entry in table if sent is None or entry[0] in sent]
     drafts = {entry[0] for entry in table if entry[0].startswith(DRAFT)}
     self.adapters = {name: said for name, said in self.adapters.items() if sent is None or sent & set(there[name])}
-    _check_kept({entry[0] for entry in self.table}, set(names) - factors, "model's weights")
-    _check_kept({entry[0] for entry in self.table}, drafts, "draft model's weights")
-    if self.adapters:
-      _check_kept({entry[0] for entry in self.table}, factors, "adapters' factors")
+    kept_names = {entry[0] for entry in self.table}
+    _check_kept(kept_names, set(names) - factors, "model's weights")
+    _check_kept(kept_names, drafts, "draft model's weights")
+    for name in self.adapters:
+      _check_kept(kept_names, set(there[name]), f"factors of the adapter '{name}'")
     self.draft_config = None
-    if draft is not None and drafts & {entry[0] for entry in self.table}:
+    if draft is not None and drafts & kept_names:
       self.draft_config = config_of(draft.layout.model)
 
   def holds(self, layout: reshard.Layout, rank: int) -> manifest.Manifest:
@@ -105,9 +107,10 @@ class Merging:
   def __init__(
     self, configs: Mapping[str, Any], layout: reshard.Layout, mine: Mapping[str, Any], said: Invitation, rank: int
   ) -> None:
-    self._group: reshard.ProcessGroup | None = None
+    self._link: Link | None = None
+    group = None
     if said.trainers > 1:
-      self._group = reshard.join(
+      group = reshard.join(
         said.url,
         rank=rank,
         size=said.trainers,
@@ -116,30 +119,25 @@ class Merging:
         transport=said.transport,
         timeout=said.deadline,
       )
-    with self._ends_the_group(rank):
-      self._merge = Merge(layout, mine, configs, rank=rank, group=self._group, timeout=said.deadline)
-    self._rank, self.tensors = rank, self._merge.tensors
+      self._link = Link(group, said.deadline)
+    with self._together():
+      self._merge = Merge(layout, mine, configs, rank=rank, group=group, timeout=said.deadline)
+    self.tensors = self._merge.tensors
 
   def merge(self, stream: Any) -> None:
     """As Merge.merge()."""
-    with self._ends_the_group(self._rank):
+    with self._together():
       self._merge.merge(stream)
 
-  @contextlib.contextmanager
-  def _ends_the_group(self, rank: int) -> Iterator[None]:
+  def _together(self) -> contextlib.AbstractContextManager[None]:
     """An error inside becomes an error of every rank of the trainer."""
-    try:
-      yield
-    except BaseException as error:
-      if self._group is not None:
-        self._group.abort(f"rank {rank}: {error or type(error).__name__}")
-      raise
+    return contextlib.nullcontext() if self._link is None else self._link.ends_the_group()
 
   def close(self) -> None:
     """Leaves the group. Idempotent."""
     self._merge.close()
-    if self._group is not None:
-      self._group.close()
+    if self._link is not None:
+      self._link.close()
 
 
 def _check_nothing_forgotten(names: list[str]) -> None:
@@ -152,7 +150,7 @@ def _check_nothing_forgotten(names: list[str]) -> None:
 
 def _check_adapters(there: Mapping[str, Any], adapters: Mapping[str, Any], merge: Mapping[str, Any]) -> None:
   if adapters and merge:
-    raise reshard.InvalidArgumentError("adapters= and merge= are two ways of one: the engine adds them, or the trainer")
+    raise reshard.InvalidArgumentError("adapters= and merge= exclude each other: either the engine adds adapters to the weights, or the trainer")
   said = set(adapters) | set(merge)
   for name in sorted(set(there) - said if said else ()):
     raise reshard.InvalidArgumentError(f"the layout also holds the adapter '{name}', of which nothing is said")

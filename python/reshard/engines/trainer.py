@@ -14,8 +14,8 @@ from types import TracebackType
 from typing import Any, Generic, Protocol, Self, TypeVar, cast
 
 import reshard
-from reshard._collective import gathered
 from reshard import _manifest as manifest
+from reshard._collective import gathered
 from reshard.engines.hidden import without_secret
 from reshard.engines.invitation import MAX_DEADLINE, Invitation, InvitedLink
 from reshard.engines.link import TornError

@@ -12,7 +12,7 @@ from reshard._errors import InvalidArgumentError, UnsupportedError
 
 __all__ = ["as_dict", "scale_of"]
 
-# Options with which a weight's change is not, or not only, a multiple of B A.
+# Options that change a weight by something else than a multiple of B A.
 _OTHER_FORMS = (
   "use_dora", "lora_bias", "use_qalora", "use_bdlora", "alora_invocation_tokens", "arrow_config", "kasa_config",
   "velora_config", "monteclora_config", "target_parameters", "layer_replication", "trainable_token_indices",

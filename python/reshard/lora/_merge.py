@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
 import reshard
-from reshard._arguments import checked
 from reshard import _manifest as manifest
+from reshard._arguments import checked
 from reshard._names import listed
 from reshard.lora._config import as_dict, scale_of
 from reshard.lora._names import adapters_in
@@ -174,7 +174,7 @@ def _exactly() -> Iterator[None]:
 
 
 def _on(stream: Any) -> contextlib.AbstractContextManager[Any]:
-  """Torch's current stream is this one."""
+  """Makes this stream torch's current one."""
   import torch
 
   if stream is None:

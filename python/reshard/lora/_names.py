@@ -60,7 +60,7 @@ def part_of(name: str) -> Part | None:
 
 
 def whole_adapters_in(names: Collection[str]) -> set[str]:
-  """The adapters of which there are A, B and the weight that they change. Names of nothing raise."""
+  """The adapters of which A, B and the weight that they change are there. Raises nothing: other names are ignored."""
   found: set[str] = set()
   for name in names:
     a = _LINEAR.fullmatch(name.removeprefix(_ROOT))

@@ -19,13 +19,14 @@ __all__ = ["Updated", "updated"]
 
 
 class Updated:
-  """A model, what of the trainer's tensors is its own, and the route by which it gets them.
+  """A model of this worker, which of the trainer's tensors it takes, and the route by which it gets them.
 
   model, config   and vLLM's ModelConfig of it. Borrowed
   parallel        the engine's parallel_config, if the model is cut by it
   said            the trainer's invitation
   rank            of this worker among the engine's
-  shared          modules of the model that are another's, which updates them
+  prefix          of its tensors' names among all that the trainer sends: DRAFT for a draft model
+  shared          modules that belong to another updated model, too, and are updated with that one
 
   Errors: UnsupportedError as of routes.candidates().
   """
@@ -107,7 +108,7 @@ class Updated:
 
 
 def _own_names(said: Invitation, prefix: str) -> list[str | None]:
-  """The names of a model's own tensors, without the prefix; None for others."""
+  """For each tensor that the trainer sends: its name in the model of this prefix; None if it is not of this model."""
   names = [str(name) for name, *_ in said.tensors]
   if prefix:
     return [name.removeprefix(prefix) if name.startswith(prefix) else None for name in names]

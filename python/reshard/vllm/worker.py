@@ -155,7 +155,7 @@ class WorkerEngine(WeightTransferEngine):  # type: ignore[misc]
     )
 
   def _placed(self) -> dict[str, Any]:
-    """What the layout depends on."""
+    """What the layouts of the updated models depend on."""
     with self._inside():
       placed = state.placement(self._own_model, self._vllm_config)
       if len(self._models) > 1 and self._draft is not None:
@@ -170,11 +170,11 @@ class WorkerEngine(WeightTransferEngine):  # type: ignore[misc]
       yield
 
   def set_weight_update_target(self, model: torch.nn.Module, model_config: Any) -> None:
-    """Learns the draft model, from the client's start_draft_weight_update()."""
+    """Notes the draft model, which vLLM shows when an update of it begins."""
     self._draft, self._drafting = (model, model_config), True
 
   def reset_weight_update_target(self) -> None:
-    """After it."""
+    """Notes that no update of the draft model is open."""
     self._drafting = False
 
   def _drafts(self) -> bool:

@@ -25,8 +25,8 @@ Result<std::optional<std::string>> described_weights(const Model& model, const s
   // Weights that are copied as they are keep their config.
   const bool same =
       is_hf && as_stored && model.stored_method && side.method == model.stored_method;
-  // Only quant=stored mixes formats. A config that is silent then has its section in a file beside
-  // it, which is copied.
+  // Only quant=stored mixes formats. If the config has no section about them, a file beside it has
+  // one, and `convert` copies that file.
   const bool mixed = side.quantised && !side.quantised->choice.others.empty();
   if (same && (mixed || stored_weights(text))) return std::optional<std::string>();
   RESHARD_CHECK(!mixed);

@@ -13,10 +13,10 @@
 
 namespace reshard {
 
-/// Verifies a refit: every tensor that was moved has the same fingerprint on both sides, and
-/// replicas agree. Moved were those that both sides hold; of these, if `only` (PlanOptions::only)
-/// is not empty, those that it names. With `oracle_seed`, from which the sources were filled, every
-/// destination element is compared with the oracle too. Errors name the first tensor that is wrong.
+/// Verifies a refit: every tensor that moved has the same fingerprint on both sides, and replicas
+/// agree. A tensor moves if both sides hold it and `only` (PlanOptions::only) is empty or names it.
+/// With `oracle_seed`, from which the sources were filled, every destination element is compared
+/// with the oracle too. Errors name the first tensor that is wrong.
 Result<> check_refit(const RankBuffers& source, const RankBuffers& target,
                      std::optional<std::uint64_t> oracle_seed, int threads,
                      const Progress& progress, const std::set<std::string>& only = {});
@@ -30,10 +30,10 @@ Result<std::string> check_rank_refit(const Planner& planner, const RankBuffers* 
                                      ControlPlane& control, const FingerprintOptions& options,
                                      const std::set<std::string>& only = {});
 
-/// Verifies a refit that quantises: compares every byte of what job.pair.only names (all, if it is
-/// empty) of the ranks in `target` with the source's values, quantised or dequantised without a
-/// session. Errors: `corrupt` names tensor and element; those of computing the values; cancelled.
-/// @pre job.pair.quantises()
+/// Verifies a refit that quantises: compares every byte that it wrote to the ranks in `target` with
+/// the source's values, quantised or dequantised without a session. Tensors that job.pair.only does
+/// not name are left out. Errors: `corrupt` names tensor and element; those of computing the
+/// values; cancelled. @pre job.pair.quantises()
 Result<> check_quantised_refit(const ReferenceJob& job, const RankBuffers& target, int threads,
                                const Progress& progress);
 

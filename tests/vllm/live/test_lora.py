@@ -46,7 +46,7 @@ def test_adapters_and_weights_are_one_version(server_on, checkpoints, reference,
   both.update(a, trained[1])
   assert now() == (of[a, None], of[a, 1])
   both.close()
-  # Factors of rank 4 for matrices of 128 to 256.
+  # The factors have rank 4, and the weights 128 rows and more.
   assert 0 < 10 * sum(small) < sum(large)
 
 

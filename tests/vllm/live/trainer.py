@@ -1,20 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """One rank of a trainer: holds a checkpoint in some layout and updates a server from it.
 
-Says "ready" when it has joined, then obeys lines on its input: "update PATH [PHASE]" makes the
-weights those of a checkpoint and updates the server; with PHASE the process kills itself there.
+The line "update PATH [PHASE]" makes the weights those of a checkpoint; with PHASE the process kills itself there.
 """
 
-import argparse
-import json
 import os
 import signal
-import sys
 from pathlib import Path
 
+import driver
 import reshard
 import reshard.hf
-import reshard.vllm
 import torch
 from safetensors.torch import load_file
 
@@ -81,9 +77,7 @@ class Held:
 
 
 def main():
-  parser = argparse.ArgumentParser()
-  parser.add_argument("options")
-  args = argparse.Namespace(**json.loads(parser.parse_args().options))
+  args = driver.options()
   args.layout = reshard.layout(args.text, reshard.open_model(args.model))
   kind = {"hf": Whole, "fsdp": Fsdp}.get(args.text.partition(":")[0], Held)
   holder = kind(args)
@@ -93,30 +87,11 @@ def main():
     if phase == die_at[0]:
       os.kill(os.getpid(), signal.SIGKILL)
 
-  # A machine may be busy with other things.
-  client = reshard.vllm.HttpClient(args.server, timeout=1800) if args.rank == 0 else None
-  options = {"deadline": 1200.0} | args.more
-  trainer = reshard.vllm.Trainer(
-    args.layout,
-    holder.tensors,
-    client=client,
-    rank=args.rank,
-    size=args.size,
-    url=args.url,
-    job=args.job,
-    secret=args.secret,
-    workers=args.workers,
-    on_phase=on_phase,
-    **options,
-  )
-  print("ready", flush=True)
-  for line in sys.stdin:
-    _, path, *phase = line.split()
-    die_at[0] = phase[0] if phase else None
+  def load(path, phase=None):
+    die_at[0] = phase
     holder.load(path)
-    report = trainer.update()
-    print(f"updated {trainer.version} {report.bytes}", flush=True)
-  trainer.close()
+
+  driver.serve(args, args.layout, holder.tensors, load, on_phase=on_phase)
 
 
 if __name__ == "__main__":
