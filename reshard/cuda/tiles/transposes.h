@@ -45,21 +45,22 @@ inline constexpr std::uint32_t kTransposeBytes = 8;
 inline constexpr int kMostTransposedLog2 = 4;
 
 /// Elements along a side of a tile, by the width of an element: a row of it has at least four
-/// sectors of 32 bytes, and the tile at most 16 KiB.
+/// sectors of 32 bytes, and the tile at most 32 KiB.
 RESHARD_HOST_DEVICE constexpr std::uint32_t transpose_edge(int log2_width) {
-  return log2_width == 0 ? 128 : log2_width <= 2 ? 64 : 32;
+  return log2_width <= 1 ? 128 : log2_width == 2 ? 64 : 32;
 }
-/// Bytes from a row of a tile to the next in shared memory: another bank for each row.
+/// Bytes from a row of a tile to the next in shared memory: another bank for each row, or for each
+/// two if a thread takes four elements of 2 bytes from adjacent rows.
 RESHARD_HOST_DEVICE constexpr std::uint32_t transpose_pitch(int log2_width) {
   const std::uint32_t width = 1U << log2_width;
-  return transpose_edge(log2_width) * width + (width < 4 ? 4 : width);
+  return transpose_edge(log2_width) * width + (width == 1 ? 4 : width);
 }
 
 /// The shared memory of a thread block.
 struct alignas(16) TransposeShared {
-  std::byte tile[transpose_pitch(0) * transpose_edge(0)];
+  std::byte tile[transpose_pitch(1) * transpose_edge(1)];
 };
-static_assert(transpose_pitch(1) * transpose_edge(1) <= sizeof(TransposeShared));
+static_assert(transpose_pitch(0) * transpose_edge(0) <= sizeof(TransposeShared));
 static_assert(transpose_pitch(2) * transpose_edge(2) <= sizeof(TransposeShared));
 static_assert(transpose_pitch(3) * transpose_edge(3) <= sizeof(TransposeShared));
 static_assert(transpose_pitch(4) * transpose_edge(4) <= sizeof(TransposeShared));
