@@ -64,7 +64,8 @@ done:
 Result<PlainRead> PlainRead::make(const cuda::Driver& driver, int gpu) {
   PlainRead out;
   // cuModuleLoadData() takes PTX as text that ends with a zero.
-  out.device_ = RESHARD_TRY(cuda::Device::open(driver, gpu, std::as_bytes(std::span(kReadKernel))));
+  out.device_ = RESHARD_TRY(cuda::Device::open(
+      driver, gpu, {.main = std::as_bytes(std::span(kReadKernel)), .portable = {}}));
   out.kernel_ = RESHARD_TRY(out.device_->kernel("reshard_read"));
   out.sum_ = RESHARD_TRY(cuda::Buffer::on_device(out.device_, 4));
   return out;

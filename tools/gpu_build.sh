@@ -15,9 +15,12 @@ if [ -z "$nvcc" ]; then
   tools/python_env.sh "$venv" tests/gpu/requirements.txt
   nvcc=$(ls "$PWD/$venv"/lib/python3*/site-packages/nvidia/cu*/bin/nvcc)
 fi
+tools/python_env.sh "$venv-ptxas" tests/gpu/requirements-ptxas.txt
+ptxas=$(ls "$PWD/$venv-ptxas"/lib/python3*/site-packages/nvidia/cuda_nvcc/bin/ptxas)
 programs="reshard reshard_cuda_tests reshard_exec_tests reshard_refit_tests reshard_cli_tests gpu_kernels_bench gpu_peers_bench"
 for name in $programs; do
-  tools/build.sh "$folder" "$jobs" "bin/$name" "$@" -DRESHARD_DEV=ON -DRESHARD_WITH_CUDA=ON "-DRESHARD_NVCC=$nvcc"
+  tools/build.sh "$folder" "$jobs" "bin/$name" "$@" -DRESHARD_DEV=ON -DRESHARD_WITH_CUDA=ON \
+    "-DRESHARD_NVCC=$nvcc" "-DRESHARD_PTXAS=$ptxas"
 done
 
 # The package for this machine's Python, if it can build one.
@@ -43,6 +46,7 @@ for library in nccl nvshmem; do
   tools/build.sh "$folder" "$jobs" reshard_transport_$library
   strip -o "$bundle/bin/reshard_transport_$library.so" "$folder/bin/reshard_transport_$library.so"
 done
+cp "$folder/generated/portable_kernels.fatbin" "$bundle/"
 cp bench/*.py "$bundle/bench/"
 cp -r examples/configs "$bundle/examples/"
 git rev-parse --short=12 HEAD >"$bundle/COMMIT"
@@ -56,7 +60,8 @@ if [ -n "$python" ]; then
   ldd "$folder"/python/reshard/_core*.so | awk '$3 ~ /^\// {print $3}' | grep -vE '/(libc|libm|libdl|libpthread|librt)\.so' |
     xargs -I{} cp -L {} "$bundle/lib/"
   cp python/tests/*.py "$bundle/python/tests/"
-  mkdir "$bundle/bench/python" && cp bench/python/gpu_peers.py "$bundle/bench/python/"
+  mkdir "$bundle/bench/python" && cp bench/python/{gpu_peers,lora_merge}.py "$bundle/bench/python/"
 fi
-tar -C "$folder" --exclude=__pycache__ -cJf "$bundle.tar.xz" gpu-bundle
+# With -9 the window of xz spans several programs, which contain the same kernels.
+XZ_OPT=-9 tar -C "$folder" --exclude=__pycache__ -cJf "$bundle.tar.xz" gpu-bundle
 du -h "$bundle.tar.xz" | awk '{print "gpu: " $2 " has " $1}'

@@ -4,19 +4,29 @@
 #include <fmt/format.h>
 
 namespace reshard::cuda {
+namespace {
+
+/// What a driver says of code that it cannot run: it is older than the code, or has none for the
+/// GPU.
+bool is_refused_image(int status) {
+  return status == kInvalidImage || status == kNoBinaryForGpu || status == kInvalidPtx ||
+         status == kUnsupportedPtxVersion;
+}
+
+}  // namespace
 
 Result<std::shared_ptr<const Device>> Device::open(const Driver& driver, int ordinal) {
-  return open(driver, ordinal, RESHARD_TRY(chosen_kernel_image()));
+  return open(driver, ordinal, RESHARD_TRY(chosen_kernel_images()));
 }
 
 Result<std::shared_ptr<const Device>> Device::open(const Driver& driver, int ordinal,
-                                                   std::span<const std::byte> image) {
+                                                   const KernelImages& images) {
   int count = 0;
   RESHARD_TRY(check(driver, driver.cuDeviceGetCount(&count), "cuDeviceGetCount"));
   if (ordinal < 0 || ordinal >= count)
     return fail(Code::not_found,
                 fmt::format("GPU {}: CUDA sees {}, counted from 0", ordinal, count));
-  std::shared_ptr<Device> device(new Device(driver, ordinal, image));
+  std::shared_ptr<Device> device(new Device(driver, ordinal, images));
   RESHARD_TRY(device->describe());
   Context context = nullptr;
   RESHARD_TRY(check(driver, driver.cuDevicePrimaryCtxRetain(&context, device->device_),
@@ -46,16 +56,37 @@ Result<> Device::describe() {
   return {};
 }
 
-Result<Function> Device::kernel(const char* name) const {
-  if (image_.empty())
+Result<Module> Device::load_images() const {
+  if (images_.main.empty() && images_.portable.empty())
     return fail(Code::unsupported,
                 "this build of reshard has no code for GPUs: nvcc was not found; "
                 "RESHARD_CUDA_IMAGE may name a file with that code");
+  std::string refusals;
+  for (const auto image : {images_.main, images_.portable}) {
+    if (image.empty()) continue;
+    Module module = nullptr;
+    int status = kSuccess;
+    const auto loaded = call("cuModuleLoadData", [&] {
+      return status = driver_.cuModuleLoadData(&module, image.data());
+    });
+    if (loaded) return module;
+    if (!is_refused_image(status)) return tl::unexpected(loaded.error());
+    refusals += (refusals.empty() ? "" : "; ") + loaded.error().message;
+  }
+  int version = 0;
+  RESHARD_TRY(check(driver_, driver_.cuDriverGetVersion(&version), "cuDriverGetVersion"));
+  return fail(
+      Code::unsupported,
+      fmt::format(
+          "the driver (of CUDA {}.{}) takes no code of this build for {} (compute capability "
+          "{}.{}): {}; it takes a driver from 525 on, and compute capability 8.0 or higher",
+          version / 1000, version % 1000 / 10, name_, capability_ / 10, capability_ % 10,
+          refusals));
+}
+
+Result<Function> Device::kernel(const char* name) const {
   const std::lock_guard lock(mutex_);
-  if (module_ == nullptr)
-    RESHARD_TRY(call(fmt::format("cuModuleLoadData for {} (compute capability {}.{})", name_,
-                                 capability_ / 10, capability_ % 10),
-                     [&] { return driver_.cuModuleLoadData(&module_, image_.data()); }));
+  if (module_ == nullptr) module_ = RESHARD_TRY(load_images());
   Function function = nullptr;
   RESHARD_TRY(call(fmt::format("cuModuleGetFunction of {}", name),
                    [&] { return driver_.cuModuleGetFunction(&function, module_, name); }));

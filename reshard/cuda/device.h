@@ -17,13 +17,13 @@ namespace reshard::cuda {
 class Device {
  public:
   /// Retains the primary context of GPU `ordinal`, as CUDA counts those that it sees
-  /// (CUDA_VISIBLE_DEVICES), with the code of chosen_kernel_image(). The driver must outlive the
-  /// device. Errors: `not_found` if there is no such GPU; those of chosen_kernel_image(); the
+  /// (CUDA_VISIBLE_DEVICES), with the code of chosen_kernel_images(). The driver must outlive the
+  /// device. Errors: `not_found` if there is no such GPU; those of chosen_kernel_images(); the
   /// driver's.
   static Result<std::shared_ptr<const Device>> open(const Driver& driver, int ordinal);
   /// The same with other code for its kernels, which must outlive the device.
   static Result<std::shared_ptr<const Device>> open(const Driver& driver, int ordinal,
-                                                    std::span<const std::byte> image);
+                                                    const KernelImages& images);
   ~Device();
   Device(const Device&) = delete;
   Device& operator=(const Device&) = delete;
@@ -40,8 +40,9 @@ class Device {
   /// The most shared memory that a thread block may have. Bytes.
   int shared_bytes_per_block() const { return shared_bytes_per_block_; }
 
-  /// A kernel of the image, which is loaded in the first call. Errors: `unsupported` if this
-  /// build has no code for GPUs, or none for this one; the driver's.
+  /// A kernel of the images, of which the first that the driver takes is loaded in the first call.
+  /// Errors: `unsupported` if this build has no code for GPUs, or none that the driver takes for
+  /// this one (says which driver would); the driver's.
   Result<Function> kernel(const char* name) const;
 
   /// Lets kernels of this GPU use memory of cuMemAlloc() of another, from now on. Errors:
@@ -59,12 +60,13 @@ class Device {
   }
 
  private:
-  Device(const Driver& driver, int ordinal, std::span<const std::byte> image)
-      : driver_(driver), image_(image), ordinal_(ordinal) {}
+  Device(const Driver& driver, int ordinal, const KernelImages& images)
+      : driver_(driver), images_(images), ordinal_(ordinal) {}
   Result<> describe();
+  Result<Module> load_images() const;
 
   const Driver& driver_;
-  std::span<const std::byte> image_;
+  KernelImages images_;
   int ordinal_, device_ = 0;
   Context context_ = nullptr;
   std::string name_;

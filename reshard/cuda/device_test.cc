@@ -23,7 +23,8 @@ class Gpu : public ::testing::Test {
   }
 
   static constexpr std::byte kImage[] = {std::byte{1}};
-  std::shared_ptr<const Device> device_ = Device::open(emulated_driver(), 0, kImage).value();
+  std::shared_ptr<const Device> device_ =
+      Device::open(emulated_driver(), 0, {.main = kImage, .portable = {}}).value();
 };
 
 TEST_F(Gpu, DescribesItself) {
@@ -34,7 +35,7 @@ TEST_F(Gpu, DescribesItself) {
 }
 
 TEST_F(Gpu, NamesTheGpusThatAreThere) {
-  const auto opened = Device::open(emulated_driver(), 7, kImage);
+  const auto opened = Device::open(emulated_driver(), 7, {.main = kImage, .portable = {}});
   ASSERT_FALSE(opened);
   EXPECT_EQ(opened.error().code, Code::not_found);
   EXPECT_EQ(opened.error().message, "GPU 7: CUDA sees 2, counted from 0");
@@ -59,11 +60,32 @@ TEST_F(Gpu, ACodeImageForOtherGpusIsAnError) {
   emulated_gpu().faults["cuModuleLoadData"] = 209;
   const auto kernel = device_->kernel(kTileKernel);
   ASSERT_FALSE(kernel);
-  EXPECT_NE(kernel.error().message.find("compute capability 9.0"), std::string::npos);
+  EXPECT_EQ(kernel.error().code, Code::unsupported);
+  for (const char* said : {"compute capability 9.0", "(of CUDA 13.0)", "(209)", "from 525 on"})
+    EXPECT_NE(kernel.error().message.find(said), std::string::npos) << kernel.error().message;
+}
+
+TEST_F(Gpu, ADriverThatRefusesTheMainImageTakesThePortableOne) {
+  for (const int refusal : {200, 209, 218, 222}) {
+    emulated_gpu().reset();
+    const auto device =
+        Device::open(emulated_driver(), 0, {.main = kImage, .portable = kImage}).value();
+    emulated_gpu().faults["cuModuleLoadData"] = refusal;
+    EXPECT_TRUE(device->kernel(kTileKernel)) << refusal;
+    EXPECT_EQ(emulated_gpu().calls["cuModuleLoadData"], 2);
+  }
+}
+
+TEST_F(Gpu, OtherErrorsOfLoadingAreNoRefusals) {
+  const auto device =
+      Device::open(emulated_driver(), 0, {.main = kImage, .portable = kImage}).value();
+  emulated_gpu().faults["cuModuleLoadData"] = 2;
+  EXPECT_EQ(device->kernel(kTileKernel).error().message.substr(0, 16), "cuModuleLoadData");
+  EXPECT_EQ(emulated_gpu().calls["cuModuleLoadData"], 1);
 }
 
 TEST_F(Gpu, TheCallersContextIsRestored) {
-  const auto other = Device::open(emulated_driver(), 1, kImage).value();
+  const auto other = Device::open(emulated_driver(), 1, {.main = kImage, .portable = {}}).value();
   ASSERT_TRUE(other->call("outer", [&] {
     EXPECT_TRUE(Buffer::on_device(device_, 64));
     Context current = nullptr;

@@ -28,7 +28,8 @@ bool is_emulated() {
 }
 
 std::shared_ptr<const Device> gpu_under_test() {
-  if (is_emulated()) return expected(Device::open(emulated_driver(), 0, kEmulatedImage));
+  if (is_emulated())
+    return expected(Device::open(emulated_driver(), 0, {.main = kEmulatedImage, .portable = {}}));
   static const auto gpu = [] {
     const int number = std::atoi(std::getenv("RESHARD_TEST_GPU"));
     auto driver = load_driver();

@@ -67,7 +67,7 @@ Result<std::vector<std::byte>> read_kernel_image(const std::string& path) {
   return image;
 }
 
-Result<std::span<const std::byte>> chosen_kernel_image() {
+Result<KernelImages> chosen_kernel_images() {
   static const auto chosen = []() -> Result<std::vector<std::byte>> {
     const char* const path = std::getenv("RESHARD_CUDA_IMAGE");
     if (path == nullptr || *path == '\0') return std::vector<std::byte>();
@@ -76,8 +76,8 @@ Result<std::span<const std::byte>> chosen_kernel_image() {
     return image;
   }();
   if (!chosen) return tl::unexpected(chosen.error());
-  if (chosen->empty()) return kernel_image();
-  return std::span<const std::byte>(*chosen);
+  if (chosen->empty()) return kernel_images();
+  return KernelImages{.main = *chosen, .portable = {}};
 }
 
 }  // namespace reshard::cuda

@@ -9,6 +9,7 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <vector>
 
 namespace reshard::cuda {
 namespace {
@@ -77,10 +78,57 @@ TEST_F(KernelImage, AFileThatIsTooLargeIsNotRead) {
   EXPECT_NE(read_kernel_image(path()).error().message.find("at most"), std::string::npos);
 }
 
-TEST_F(KernelImage, TheImageOfTheBuildIsOne) {
-  if (kernel_image().empty()) GTEST_SKIP() << "no nvcc";
-  const auto* bytes = reinterpret_cast<const char*>(kernel_image().data());
-  EXPECT_EQ(error_of({bytes, kernel_image().size()}), "");
+/// How an entry of the file begins. Its version is that of PTX.
+struct Entry {
+  std::uint16_t kind, unused;
+  std::uint32_t header_bytes;
+  std::uint64_t bytes;
+  std::uint32_t compressed_bytes, unused2;
+  std::uint16_t minor, major;
+  std::uint32_t capability, unused3, unused4;
+  std::uint64_t flags;
+};
+constexpr std::uint16_t kPtx = 1, kElf = 2;
+constexpr std::uint64_t kZstd = 0x8000;
+
+std::vector<Entry> entries_of(std::span<const std::byte> image) {
+  std::vector<Entry> out;
+  for (std::size_t at = 16; at < image.size();) {
+    Entry entry;
+    std::memcpy(&entry, image.data() + at, sizeof entry);
+    out.push_back(entry);
+    at += entry.header_bytes + entry.bytes;
+  }
+  return out;
+}
+
+TEST_F(KernelImage, TheImagesOfTheBuildAreWhole) {
+  if (kernel_images().main.empty()) GTEST_SKIP() << "no nvcc";
+  for (const auto image : {kernel_images().main, kernel_images().portable}) {
+    const auto* bytes = reinterpret_cast<const char*>(image.data());
+    EXPECT_EQ(error_of({bytes, image.size()}), "");
+  }
+}
+
+// Drivers before 550 do not know zstd, those before 580 no machine code of CUDA 13, those of CUDA
+// 12.0 (525) no PTX after 8.0.
+TEST_F(KernelImage, ThePortableImageIsForDriversFrom525On) {
+  if (kernel_images().portable.empty()) GTEST_SKIP() << "no nvcc";
+  bool has_text = false;
+  for (const Entry& entry : entries_of(kernel_images().portable)) {
+    EXPECT_EQ(entry.flags & kZstd, 0U);
+    if (entry.kind == kElf) {
+      EXPECT_EQ(entry.major, 1);
+      EXPECT_EQ(entry.minor, 7) << "of another CUDA than 12";
+      continue;
+    }
+    ASSERT_EQ(entry.kind, kPtx);
+    has_text = true;
+    EXPECT_EQ(entry.capability, 80U);
+    EXPECT_EQ(entry.major, 7);
+    EXPECT_EQ(entry.minor, 8);
+  }
+  EXPECT_TRUE(has_text);
 }
 
 }  // namespace

@@ -180,7 +180,8 @@ TEST(SharedGpuMemory, of_another_gpu_of_this_process_needs_access_between_them) 
   if (!cuda::is_emulated()) GTEST_SKIP() << "the emulated GPU only";
   const auto gpu = cuda::gpu_under_test();
   const std::byte image[] = {std::byte{1}};
-  const auto other = cuda::Device::open(cuda::emulated_driver(), 1, image).value();
+  const auto other =
+      cuda::Device::open(cuda::emulated_driver(), 1, {.main = image, .portable = {}}).value();
   const Owned memory(other, kAllocated);
   const ExportedRange range = exported(*other, memory.data(), memory.size());
   emulated_gpu().reset();
