@@ -13,7 +13,7 @@ import emulated
 import reshard
 
 HERE = Path(__file__).parent
-CASES = [HERE / name for name in ("gpu_cases.py", "gpu_refit_cases.py", "gpu_session_cases.py", "gpu_adapter_cases.py")]
+CASES = sorted(HERE.glob("gpu_*cases.py"))
 
 
 def run_cases(*arguments, **env):

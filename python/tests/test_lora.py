@@ -100,6 +100,17 @@ def test_sums_are_rounded_once():
   assert torch.equal(sent["model.layers.1.self_attn.v_proj.weight"], exact.to(torch.bfloat16))
 
 
+@pytest.mark.parametrize("band", [1, 40, 33 * 8])
+def test_weights_are_merged_in_bands(monkeypatch, band):
+  module, config = _adapted(_base(), target_modules=["embed_tokens", "q_proj", "down_proj"])
+  held = _held(module)
+  whole = _sent(reshard.lora.Merge(reshard.of_dtensors(held), held, {"default": config}))
+  whole = {name: tensor.clone() for name, tensor in whole.items()}
+  monkeypatch.setattr("reshard.lora._merge._BAND", band)
+  for name, tensor in _sent(reshard.lora.Merge(reshard.of_dtensors(held), held, {"default": config})).items():
+    torch.testing.assert_close(tensor, whole[name], rtol=1e-6, atol=1e-6)
+
+
 def test_several_adapters_are_added():
   module, config = _adapted(_base(), target_modules=_LINEAR)
   module.add_adapter("other", peft.LoraConfig(r=2, lora_alpha=3, target_modules=["q_proj"], init_lora_weights=False))

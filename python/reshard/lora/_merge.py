@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
@@ -20,6 +22,10 @@ if TYPE_CHECKING:
   import torch
 
 __all__ = ["Merge"]
+
+
+#: Elements that are merged at a time: in FP32, 256 MiB.
+_BAND = 1 << 26
 
 
 @dataclass(frozen=True)
@@ -43,8 +49,23 @@ class _Area:
 
   def of(self, flat: torch.Tensor) -> torch.Tensor:
     """The part as a matrix. `flat`: the local tensor's elements."""
-    size = [end - begin for begin, end in self.box]
-    return flat.as_strided(size, self.strides, flat.storage_offset() + self.offset)
+    return flat.as_strided(self.shape, self.strides, flat.storage_offset() + self.offset)
+
+  @property
+  def shape(self) -> list[int]:
+    return [end - begin for begin, end in self.box]
+
+  @property
+  def numel(self) -> int:
+    return math.prod(self.shape)
+
+  def bands(self) -> Iterator[_Area]:
+    """Its rows in bands of at most _BAND elements, but of one row at least."""
+    (first, end), *columns = self.box
+    rows = max(1, _BAND // max(1, math.prod(self.shape[1:])))
+    for row in range(first, end, rows):
+      box = ((row, min(end, row + rows)), *columns)
+      yield dataclasses.replace(self, box=box, offset=self.offset + (row - first) * self.strides[0])
 
 
 class Merge:
@@ -138,20 +159,22 @@ class Merge:
       self._session.refit(self._version, stream=stream)
     with torch.no_grad(), _exactly(), _on(stream):
       for given, own, areas in self._merged:
-        own.copy_(given)
+        if sum(area.numel for area in areas) < own.numel():
+          own.copy_(given)
         source, target = given.reshape(-1), own.view(-1)
         for area in areas:
-          value = area.of(source).to(torch.float32, copy=True)
-          for change in self._changes[area.weight]:
-            value += self._part(change, area.box, own.device)
-          area.of(target).copy_(value)
+          for part in area.bands():
+            value = part.of(source).to(torch.float32, copy=True)
+            for change in self._changes[area.weight]:
+              self._add(change, part.box, value)
+            part.of(target).copy_(value)
 
-  def _part(self, change: _Change, box: tuple[tuple[int, int], ...], device: torch.device) -> torch.Tensor:
-    """The part in a box of what an adapter adds to a weight."""
+  def _add(self, change: _Change, box: tuple[tuple[int, int], ...], value: torch.Tensor) -> None:
+    """Adds an adapter's part to a weight's values in a box."""
     a, b = self._factors[change.a], self._factors[change.b]
     rows, cols = (slice(*bounds) for bounds in (reversed(box) if change.transposed else box))
-    product = b[rows].float().to(device) @ a[:, cols].float().to(device)
-    return (product.t() if change.transposed else product) * change.scale
+    here = value.t() if change.transposed else value
+    here.addmm_(b[rows].to(value), a[:, cols].to(value), alpha=change.scale)
 
   def close(self) -> None:
     """Ends the session in the group, which stays. Idempotent."""
