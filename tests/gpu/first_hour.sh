@@ -5,11 +5,11 @@
 #
 #   gpu-bundle/first_hour.sh FOLDER [SLICE ...]     all slices, in this order, if none is named; exit code 1 if one failed:
 #     driver      the driver, the GPU, and what only a driver answers
-#     tests       the tests of one process
+#     tests       the tests of one process; kernels as older drivers get them
 #     processes   the tests and refits of several processes; NCCL and NVSHMEM, if they are found
 #     python      the package, with this machine's torch
 #     kernels     kernels against the driver's own copy
-#     refits      refits against the driver's own copy, and torch's ways
+#     refits      refits against the driver's own copy, and torch's ways; merging adapters, and PEFT's way
 #     sanitizers  memcheck and racecheck
 set -uo pipefail
 folder=$(realpath -m "$1")
@@ -60,6 +60,10 @@ driver() {
 tests() {
   export RESHARD_TEST_GPU=0
   ask 170 bin/reshard_cuda_tests --gtest_brief=1 &
+  RESHARD_CUDA_IMAGE=$PWD/portable_kernels.fatbin ask 170 bin/reshard_cuda_tests --gtest_brief=1 &
+  # Compiled by the driver, without what it has kept.
+  CUDA_FORCE_PTX_JIT=1 CUDA_CACHE_DISABLE=1 RESHARD_CUDA_IMAGE=$PWD/portable_kernels.fatbin \
+    ask 170 bin/reshard_cuda_tests --gtest_brief=1 --gtest_filter='-*KernelImage*' &
   ask 170 bin/reshard_exec_tests --gtest_brief=1 --gtest_filter='*gpus*-Shm*' &
   ask 170 bin/reshard_refit_tests --gtest_brief=1 --gtest_filter='*Device*' &
   ask 170 bin/reshard_refit_tests --gtest_brief=1 --gtest_filter='OnGpu/PartialSessions*' &
@@ -85,6 +89,7 @@ processes() {
     # Two ranks on one GPU: NCCL refuses that, NVSHMEM may take it.
     [ $library = nvshmem ] || [ "$gpus" -gt 1 ] || { skip "NCCL between ranks: there is one GPU:"; continue; }
     ask 60 $refit --device cuda --from megatron:ep=2 --to vllm:tp=2 --transport $library --check-fingerprints
+    ask 60 $refit --device cuda --from megatron:ep=2 --to vllm:tp=2 --transport $library --path message
     ask 60 $refit --device cuda --from megatron:ep=2 --to vllm:tp=2,quant=mxfp8 --transport $library
   done
 }
@@ -130,6 +135,7 @@ KINDS
 refits() {
   ask 150 "$python" bench/run.py --build . --only gpu --quick --out "$folder"
   PYTHONPATH=$PWD/python ask 100 "$python" bench/python/gpu_peers.py
+  PYTHONPATH=$PWD/python ask 60 "$python" bench/python/lora_merge.py
 }
 
 sanitizers() {
