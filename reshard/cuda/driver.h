@@ -45,7 +45,7 @@ enum Status : int {
   kUnsupportedPtxVersion = 222,
   kNotReady = 600,
   kPeerAccessEnabled = 704,
-  kIsPinned = 712,
+  kIsPinned = 712,  ///< cuMemHostRegister() of memory of which it has a part.
   kNotPermitted = 800,
   kNotSupported = 801,
 };
@@ -64,6 +64,8 @@ enum PointerAttribute : int {
   kMemoryType = 2,
   kBufferId = 7,  ///< unsigned long long: of the allocation, never reused in the process.
   kDeviceOrdinal = 9,
+  kRangeBegin = 11,  ///< CUdeviceptr: of the allocation or registration.
+  kRangeBytes = 12,  ///< size_t: of it.
   kIpcCapable = 10,  ///< unsigned: 1 for memory of cuMemAlloc(), which cuIpcGetMemHandle() takes.
   kIsMapped = 13,    ///< unsigned: 1 if the address has memory.
   kMemoryBlockId = 20,  ///< unsigned long long: of the physical memory; only new drivers know it.

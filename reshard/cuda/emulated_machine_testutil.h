@@ -64,8 +64,8 @@ struct Machine {
   /// By handle: the memory, and how often it was given out and not released.
   std::map<MemoryHandle, std::pair<std::shared_ptr<PageFile>, int>> handles;
   MemoryHandle last_handle = 0;
-  std::set<std::pair<Context, Context>> peers;  ///< the first reaches the other's memory.
-  std::set<void*> registered;                   ///< host memory.
+  std::set<std::pair<Context, Context>> peers;       ///< the first reaches the other's memory.
+  std::map<std::uintptr_t, std::size_t> registered;  ///< host memory: bytes.
   std::set<CUstream_st*> streams;
   std::set<CUevent_st*> events;
   std::vector<std::unique_ptr<CUevent_st>> ended_events;

@@ -50,10 +50,39 @@ int give_back(const char* name, std::uintptr_t at, KnownRange::Kind kind) {
   return kSuccess;
 }
 
+/// As a driver of CUDA 13 does: a byte can be registered once, and of what it allocated no byte.
+int register_host(std::uintptr_t begin, std::size_t bytes) {
+  const auto overlaps = [&](std::uintptr_t at, std::size_t size) {
+    return at < begin + bytes && begin < at + size;
+  };
+  if (bytes == 0) return kInvalidValue;
+  for (const auto& [at, range] : machine().memory)
+    if (range.kind == KnownRange::Kind::host && overlaps(at, range.bytes)) return kInvalidValue;
+  for (const auto& [at, size] : machine().registered)
+    if (overlaps(at, size)) return kIsPinned;
+  machine().registered[begin] = bytes;
+  return kSuccess;
+}
+
+/// As set_attribute(), of registered memory; false if no byte of it is at `at`.
+bool set_attribute_of_registered(void* value, int attribute, std::uintptr_t at) {
+  auto found = machine().registered.upper_bound(at);
+  if (found == machine().registered.begin() || (--found, at - found->first >= found->second))
+    return false;
+  switch (attribute) {
+    case kMemoryType: *static_cast<unsigned*>(value) = kHostMemory; return true;
+    case kRangeBegin: *static_cast<std::uint64_t*>(value) = found->first; return true;
+    case kRangeBytes: *static_cast<std::uint64_t*>(value) = found->second; return true;
+    default: return false;
+  }
+}
+
 /// False for an attribute that this driver does not know.
-bool set_attribute(void* value, int attribute, const KnownRange& range) {
+bool set_attribute(void* value, int attribute, std::uintptr_t begin, const KnownRange& range) {
   const bool on_device = range.pages != nullptr;
   switch (attribute) {
+    case kRangeBegin: *static_cast<std::uint64_t*>(value) = begin; return true;
+    case kRangeBytes: *static_cast<std::uint64_t*>(value) = range.bytes; return true;
     case kMemoryType:
       *static_cast<unsigned*>(value) = on_device ? kDeviceMemory : kHostMemory;
       return true;
@@ -82,8 +111,9 @@ bool is_on_device(DevicePtr at) {
 int pointer_attribute(void* value, int attribute, DevicePtr at) {
   if (const int status = called("cuPointerGetAttribute"); status != kSuccess) return status;
   const auto* found = find_range(at);
-  return found != nullptr && set_attribute(value, attribute, found->second) ? kSuccess
-                                                                            : kInvalidValue;
+  const bool known = found != nullptr ? set_attribute(value, attribute, found->first, found->second)
+                                      : set_attribute_of_registered(value, attribute, at);
+  return known ? kSuccess : kInvalidValue;
 }
 
 /// Knows no error for addresses without memory: their values are zero.
@@ -94,7 +124,7 @@ int pointer_attributes(unsigned count, const int* attributes, void** values, Dev
     const bool is_long = attributes[i] == kBufferId || attributes[i] == kMemoryBlockId;
     std::memset(values[i], 0, is_long ? sizeof(std::uint64_t) : sizeof(unsigned));
     KnownRange none;
-    if (!set_attribute(values[i], attributes[i], found == nullptr ? none : found->second))
+    if (!set_attribute(values[i], attributes[i], 0, found == nullptr ? none : found->second))
       return kInvalidValue;
     if (found == nullptr) std::memset(values[i], 0, is_long ? 8 : 4);
   }
@@ -137,16 +167,17 @@ void set_memory(Driver& d) {
   set(d.cuMemFreeHost, [](void* at) {
     return give_back("cuMemFreeHost", reinterpret_cast<std::uintptr_t>(at), KnownRange::Kind::host);
   });
-  set(d.cuMemHostRegister, [](void* at, std::size_t, unsigned) {
+  set(d.cuMemHostRegister, [](void* at, std::size_t bytes, unsigned) {
     const int status = called_in_context("cuMemHostRegister");
     if (status != kSuccess) return status;
-    return machine().registered.insert(at).second ? static_cast<int>(kSuccess)
-                                                  : static_cast<int>(kIsPinned);
+    return register_host(reinterpret_cast<std::uintptr_t>(at), bytes);
   });
   set(d.cuMemHostUnregister, [](void* at) {
     const int status = called_in_context("cuMemHostUnregister");
     if (status != kSuccess) return status;
-    return machine().registered.erase(at) == 1 ? static_cast<int>(kSuccess) : kInvalidValue;
+    return machine().registered.erase(reinterpret_cast<std::uintptr_t>(at)) == 1
+               ? static_cast<int>(kSuccess)
+               : kInvalidValue;
   });
   set(d.cuMemcpyAsync, [](DevicePtr to, DevicePtr from, std::size_t bytes, StreamHandle stream) {
     if (is_on_device(from) && !is_on_device(to)) machine().gpu.copied_to_host += bytes;

@@ -68,49 +68,23 @@ Buffer::~Buffer() {
   });
 }
 
-Result<PinnedRange> PinnedRange::make(std::shared_ptr<const Device> device,
-                                      std::span<std::byte> memory) {
-  PinnedRange out;
-  if (memory.empty()) return out;
-  if (!device->uses_host_addresses())
-    return fail(Code::unsupported,
-                fmt::format("GPU {} ({}) does not use host memory at its host addresses",
-                            device->ordinal(), device->name()));
-  bool is_pinned = false;
-  RESHARD_TRY(device->call(fmt::format("cuMemHostRegister of {} bytes", memory.size()), [&] {
-    const int status = device->driver().cuMemHostRegister(memory.data(), memory.size(),
-                                                          kPortableHostMemory | kMappedHostMemory);
-    is_pinned = status == kIsPinned;
-    return is_pinned ? kSuccess : status;
+Result<bool> ask_of_pointer(const Device& device, PointerAttribute what, const void* at,
+                            void* answer) {
+  bool known = true;
+  RESHARD_TRY(device.call("cuPointerGetAttribute", [&] {
+    const int status = device.driver().cuPointerGetAttribute(answer, what, to_device_ptr(at));
+    known = status != kInvalidValue && status != kNotSupported;
+    return known ? status : kSuccess;
   }));
-  if (is_pinned) return out;
-  out.data_ = memory.data();
-  out.device_ = std::move(device);
-  return out;
-}
-
-PinnedRange::~PinnedRange() {
-  if (data_ == nullptr) return;
-  // Fails only if the process is ending and CUDA has gone before it.
-  (void)device_->call("cuMemHostUnregister",
-                      [&] { return device_->driver().cuMemHostUnregister(data_); });
+  return known;
 }
 
 Result<MemoryKind> memory_kind(const Device& device, const void* at) {
-  const auto ask = [&](PointerAttribute what, void* answer) -> Result<bool> {
-    bool known = true;
-    RESHARD_TRY(device.call("cuPointerGetAttribute", [&] {
-      const int status = device.driver().cuPointerGetAttribute(answer, what, to_device_ptr(at));
-      known = status != kInvalidValue;
-      return known ? status : kSuccess;
-    }));
-    return known;
-  };
   unsigned type = kHostMemory;
-  const bool known = RESHARD_TRY(ask(kMemoryType, &type));
+  const bool known = RESHARD_TRY(ask_of_pointer(device, kMemoryType, at, &type));
   if (!known || type == kHostMemory) return MemoryKind{};
   MemoryKind kind{true, -1};
-  RESHARD_TRY(ask(kDeviceOrdinal, &kind.ordinal));
+  RESHARD_TRY(ask_of_pointer(device, kDeviceOrdinal, at, &kind.ordinal));
   return kind;
 }
 

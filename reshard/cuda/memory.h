@@ -49,29 +49,10 @@ class Buffer {
   bool pinned_ = false;
 };
 
-/// Host memory of others that GPUs read and write at its host addresses, while this object lives.
-/// The memory must stay until then. Move-only.
-class PinnedRange {
- public:
-  /// Memory that is pinned already stays as it is. Errors: the driver's, such as for memory that
-  /// cannot be pinned (mapped files); `unsupported` if this GPU has other addresses for host
-  /// memory.
-  static Result<PinnedRange> make(std::shared_ptr<const Device> device,
-                                  std::span<std::byte> memory);
-
-  PinnedRange() = default;
-  PinnedRange(PinnedRange&& other) noexcept { *this = std::move(other); }
-  PinnedRange& operator=(PinnedRange&& other) noexcept {
-    std::swap(device_, other.device_);
-    std::swap(data_, other.data_);
-    return *this;
-  }
-  ~PinnedRange();
-
- private:
-  std::shared_ptr<const Device> device_;
-  std::byte* data_ = nullptr;  ///< null: empty.
-};
+/// Asks what CUDA knows of the byte at `at`, and writes it to `answer`, of the attribute's type.
+/// False if it does not know the byte or the attribute. Errors: the driver's.
+Result<bool> ask_of_pointer(const Device& device, PointerAttribute what, const void* at,
+                            void* answer);
 
 /// Where memory lies.
 struct MemoryKind {

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "reshard/cuda/memory.h"
+#include "reshard/cuda/pinned_range.h"
 #include "reshard/exec/rank_work.h"
 
 namespace reshard::device {

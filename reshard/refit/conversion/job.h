@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "reshard/cuda/memory.h"
+#include "reshard/cuda/pinned_range.h"
 #include "reshard/cuda/stream.h"
 #include "reshard/exec/worker_pool.h"
 #include "reshard/memory/host_buffer.h"
