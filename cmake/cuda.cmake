@@ -105,3 +105,5 @@ KernelImages kernel_images() { return {}; }
   message(STATUS "GPU kernels: not compiled (nvcc was not found)")
 endif()
 target_sources(reshard_cuda PRIVATE ${cuda_image_source})
+# Transports start no kernels: their modules are linked without the images.
+target_compile_options(reshard_cuda PRIVATE -ffunction-sections -fdata-sections)

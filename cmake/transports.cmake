@@ -52,7 +52,7 @@ function(reshard_transport_module name)
     if(NOT RESHARD_SANITIZE)
       target_link_options(${target} PRIVATE -Wl,-z,defs)
     endif()
-    target_link_options(${target} PRIVATE
+    target_link_options(${target} PRIVATE -Wl,--gc-sections
       -Wl,--version-script=${PROJECT_SOURCE_DIR}/cmake/module_symbols.map)
     set_target_properties(${target} PROPERTIES
       PREFIX "" SUFFIX .so NO_SONAME TRUE

@@ -109,7 +109,7 @@ Result<Local> local_parts(const TransportOptions& options) {
   local.library = RESHARD_TRY(load_library());
   if (options.gpu < 0) return fail(Code::unsupported, "nvshmem: no GPU was given for this rank");
   const cuda::Driver* const driver = RESHARD_TRY(cuda::load_driver());
-  local.device = RESHARD_TRY(cuda::Device::open(*driver, options.gpu));
+  local.device = RESHARD_TRY(cuda::Device::open(*driver, options.gpu, {}));
   local.staging_bytes = RESHARD_TRY(staging_bytes());
   return local;
 }
