@@ -261,6 +261,12 @@ def ask_registration(d):
   same = d.call("cuMemHostRegister_v2", middle, SIZE(page), UINT(3))
   say("cuMemHostRegister of a range of which one page is registered; of that page again", "712 for both",
       (d.error(whole), d.error(same)))  # fmt: skip
+  allocated = PTR()
+  d.must("cuMemHostAlloc", ctypes.byref(allocated), SIZE(2 * page), UINT(3))
+  odd = anonymous + 8 * page + 100
+  say("cuMemHostRegister of a part of memory of cuMemHostAlloc; of two ranges that share a page", "an error; success for both",
+      (d.error(d.call("cuMemHostRegister_v2", allocated, SIZE(page), UINT(3))),
+       [d.error(d.call("cuMemHostRegister_v2", PTR(odd + i * page), SIZE(page), UINT(3))) for i in (0, 1)]))  # fmt: skip
   readonly = libc.mmap(None, page, 1, 0x22, -1, 0)
   say("cuMemHostRegister of memory that may only be read, without and with READ_ONLY", "an error, then success",
       (d.error(d.call("cuMemHostRegister_v2", PTR(readonly), SIZE(page), UINT(3))),
