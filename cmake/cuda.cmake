@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# The kernels for GPUs, compiled by nvcc into one image that the library contains. RESHARD_WITH_CUDA is AUTO (use nvcc if
+# The kernels for GPUs, compiled by nvcc into two images that the library contains. RESHARD_WITH_CUDA is AUTO (use nvcc if
 # it is found), ON (it must be) or OFF. Nothing of CUDA is linked: the driver is loaded when it is needed, so the same
 # build runs on machines without one.
 set(RESHARD_WITH_CUDA AUTO CACHE STRING "Compile the kernels for GPUs: AUTO, ON or OFF")
