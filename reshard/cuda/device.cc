@@ -6,8 +6,8 @@
 namespace reshard::cuda {
 namespace {
 
-/// What a driver says of code that it cannot run: it is older than the code, or has none for the
-/// GPU.
+/// True for the errors of a driver that is older than the image, and of an image without code for
+/// the GPU.
 bool is_refused_image(int status) {
   return status == kInvalidImage || status == kNoBinaryForGpu || status == kInvalidPtx ||
          status == kUnsupportedPtxVersion;
@@ -79,7 +79,8 @@ Result<Module> Device::load_images() const {
       Code::unsupported,
       fmt::format(
           "the driver (of CUDA {}.{}) takes no code of this build for {} (compute capability "
-          "{}.{}): {}; it takes a driver from 525 on, and compute capability 8.0 or higher",
+          "{}.{}): {}; a driver from 525 on and a GPU of compute capability 8.0 or higher are "
+          "needed",
           version / 1000, version % 1000 / 10, name_, capability_ / 10, capability_ % 10,
           refusals));
 }

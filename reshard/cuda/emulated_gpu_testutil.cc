@@ -217,8 +217,7 @@ std::size_t EmulatedGpu::allocated_bytes() const {
 int EmulatedGpu::num_open() const {
   const Machine& all = machine();
   return static_cast<int>(all.memory.size() + all.reserved.size() + all.handles.size() +
-                          all.registered.size() + all.streams.size() + all.events.size() +
-                          all.modules.size()) +
+                          all.streams.size() + all.events.size() + all.modules.size()) +
          all.pushed + all.retained;
 }
 

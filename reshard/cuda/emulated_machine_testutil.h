@@ -46,7 +46,7 @@ inline constexpr int kInvalidHandle = 400, kNotFound = 500, kInvalidContext = 20
 
 /// Addresses that the driver knows, from the key in Machine::memory on.
 struct KnownRange {
-  enum class Kind { host, allocated, opened, mapped };
+  enum class Kind { host, registered, allocated, opened, mapped };
   Kind kind = Kind::host;
   std::size_t bytes = 0;
   std::shared_ptr<PageFile> pages = nullptr;  ///< of the GPU; null: host memory.
@@ -64,8 +64,7 @@ struct Machine {
   /// By handle: the memory, and how often it was given out and not released.
   std::map<MemoryHandle, std::pair<std::shared_ptr<PageFile>, int>> handles;
   MemoryHandle last_handle = 0;
-  std::set<std::pair<Context, Context>> peers;       ///< the first reaches the other's memory.
-  std::map<std::uintptr_t, std::size_t> registered;  ///< host memory: bytes.
+  std::set<std::pair<Context, Context>> peers;  ///< the first reaches the other's memory.
   std::set<CUstream_st*> streams;
   std::set<CUevent_st*> events;
   std::vector<std::unique_ptr<CUevent_st>> ended_events;

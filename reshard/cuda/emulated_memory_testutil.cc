@@ -50,31 +50,15 @@ int give_back(const char* name, std::uintptr_t at, KnownRange::Kind kind) {
   return kSuccess;
 }
 
-/// As a driver of CUDA 13 does: a byte can be registered once, and of what it allocated no byte.
+/// As a driver of CUDA 13 does: a byte can be registered once, and a byte that CUDA allocated
+/// never.
 int register_host(std::uintptr_t begin, std::size_t bytes) {
-  const auto overlaps = [&](std::uintptr_t at, std::size_t size) {
-    return at < begin + bytes && begin < at + size;
-  };
   if (bytes == 0) return kInvalidValue;
   for (const auto& [at, range] : machine().memory)
-    if (range.kind == KnownRange::Kind::host && overlaps(at, range.bytes)) return kInvalidValue;
-  for (const auto& [at, size] : machine().registered)
-    if (overlaps(at, size)) return kIsPinned;
-  machine().registered[begin] = bytes;
+    if (at < begin + bytes && begin < at + range.bytes)
+      return range.kind == KnownRange::Kind::registered ? kIsPinned : kInvalidValue;
+  machine().memory[begin] = {.kind = KnownRange::Kind::registered, .bytes = bytes};
   return kSuccess;
-}
-
-/// As set_attribute(), of registered memory; false if no byte of it is at `at`.
-bool set_attribute_of_registered(void* value, int attribute, std::uintptr_t at) {
-  auto found = machine().registered.upper_bound(at);
-  if (found == machine().registered.begin() || (--found, at - found->first >= found->second))
-    return false;
-  switch (attribute) {
-    case kMemoryType: *static_cast<unsigned*>(value) = kHostMemory; return true;
-    case kRangeBegin: *static_cast<std::uint64_t*>(value) = found->first; return true;
-    case kRangeBytes: *static_cast<std::uint64_t*>(value) = found->second; return true;
-    default: return false;
-  }
 }
 
 /// False for an attribute that this driver does not know.
@@ -111,8 +95,8 @@ bool is_on_device(DevicePtr at) {
 int pointer_attribute(void* value, int attribute, DevicePtr at) {
   if (const int status = called("cuPointerGetAttribute"); status != kSuccess) return status;
   const auto* found = find_range(at);
-  const bool known = found != nullptr ? set_attribute(value, attribute, found->first, found->second)
-                                      : set_attribute_of_registered(value, attribute, at);
+  const bool known =
+      found != nullptr && set_attribute(value, attribute, found->first, found->second);
   return known ? kSuccess : kInvalidValue;
 }
 
@@ -173,11 +157,8 @@ void set_memory(Driver& d) {
     return register_host(reinterpret_cast<std::uintptr_t>(at), bytes);
   });
   set(d.cuMemHostUnregister, [](void* at) {
-    const int status = called_in_context("cuMemHostUnregister");
-    if (status != kSuccess) return status;
-    return machine().registered.erase(reinterpret_cast<std::uintptr_t>(at)) == 1
-               ? static_cast<int>(kSuccess)
-               : kInvalidValue;
+    return give_back("cuMemHostUnregister", reinterpret_cast<std::uintptr_t>(at),
+                     KnownRange::Kind::registered);
   });
   set(d.cuMemcpyAsync, [](DevicePtr to, DevicePtr from, std::size_t bytes, StreamHandle stream) {
     if (is_on_device(from) && !is_on_device(to)) machine().gpu.copied_to_host += bytes;

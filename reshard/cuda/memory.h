@@ -49,8 +49,8 @@ class Buffer {
   bool pinned_ = false;
 };
 
-/// Asks what CUDA knows of the byte at `at`, and writes it to `answer`, of the attribute's type.
-/// False if it does not know the byte or the attribute. Errors: the driver's.
+/// Writes an attribute of the memory at `at` to `answer`, which has the attribute's type. Returns
+/// false if CUDA does not know the address, or has no such attribute of it. Errors: the driver's.
 Result<bool> ask_of_pointer(const Device& device, PointerAttribute what, const void* at,
                             void* answer);
 

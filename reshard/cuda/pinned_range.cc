@@ -70,22 +70,26 @@ class Pinner {
       hold(*ours);
       return ours->first + ours->second.bytes;
     }
-    const auto whole = register_part(at, end);
+    int status = kSuccess;
+    const auto whole = register_part(at, end, status);
     if (whole) return end;
+    if (status != kIsPinned && status != kInvalidValue) return tl::unexpected(whole.error());
     if (const auto others = RESHARD_TRY(end_of_pinned(*device_, at)); others > at) return others;
     // A later byte is pinned: which one, only trying shows. If it is none, the first part cannot
     // be pinned either.
     while (end - at > 1) {
       end = at + (end - at) / 2;
-      if (register_part(at, end)) return end;
+      if (register_part(at, end, status)) return end;
     }
     return tl::unexpected(whole.error());
   }
 
-  Result<> register_part(std::uintptr_t at, std::uintptr_t end) {
+  /// `status`: what cuMemHostRegister() returned: kIsPinned, or of memory that CUDA allocated
+  /// kInvalidValue, if a byte is pinned already.
+  Result<> register_part(std::uintptr_t at, std::uintptr_t end, int& status) {
     RESHARD_TRY(device_->call(fmt::format("cuMemHostRegister of {} bytes", end - at), [&] {
-      return device_->driver().cuMemHostRegister(reinterpret_cast<void*>(at), end - at,
-                                                 kPortableHostMemory | kMappedHostMemory);
+      return status = device_->driver().cuMemHostRegister(reinterpret_cast<void*>(at), end - at,
+                                                          kPortableHostMemory | kMappedHostMemory);
     }));
     hold(*all_.by_begin.try_emplace(at, Registration{device_, end - at}).first);
     return {};

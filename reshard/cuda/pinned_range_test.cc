@@ -74,7 +74,7 @@ class PinnedRanges : public ::testing::Test {
     }
     return count;
   }
-  /// Fills the memory, and lets a kernel read it.
+  /// Fills the memory, copies it to the GPU by a kernel, and compares.
   void expect_kernels_read(std::span<std::byte> memory) const {
     const auto bytes = static_cast<Index>(memory.size());
     const auto given = random_bytes(bytes, 3);
@@ -179,6 +179,16 @@ TEST_F(PinnedRanges, MemoryThatCannotBePinnedIsAnError) {
   const auto range = PinnedRange::make(Device::open(driver, 0, {}).value(), pages.all());
   ASSERT_FALSE(range);
   EXPECT_EQ(range.error().message.substr(0, 32), "cuMemHostRegister of 4096 bytes:");
+}
+
+TEST_F(PinnedRanges, OtherErrorsAreNotTriedInParts) {
+  if (!is_emulated()) GTEST_SKIP() << "the emulated GPU only";
+  const Pages pages(2);
+  emulated_gpu().reset();
+  emulated_gpu().faults["cuMemHostRegister"] = kOutOfMemory;
+  EXPECT_FALSE(PinnedRange::make(gpu_, pages.all()));
+  EXPECT_EQ(emulated_gpu().calls["cuMemHostRegister"], 1);
+  EXPECT_EQ(pinned_pages(pages.all()), 0U);
 }
 
 TEST_F(PinnedRanges, AnErrorLeavesNothingPinned) {

@@ -4,11 +4,10 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import functools
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, cast
 
 import reshard
@@ -65,7 +64,7 @@ class _Area:
     rows = max(1, _BAND // max(1, math.prod(self.shape[1:])))
     for row in range(first, end, rows):
       box = ((row, min(end, row + rows)), *columns)
-      yield dataclasses.replace(self, box=box, offset=self.offset + (row - first) * self.strides[0])
+      yield replace(self, box=box, offset=self.offset + (row - first) * self.strides[0])
 
 
 class Merge:
