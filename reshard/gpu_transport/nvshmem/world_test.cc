@@ -5,6 +5,7 @@
 
 #include <gmock/gmock.h>
 
+#include <chrono>
 #include <functional>
 #include <string>
 #include <thread>
@@ -132,7 +133,9 @@ TEST(NvshmemWorld, ranks_that_share_a_gpu_without_mps_are_refused_if_a_network_i
 TEST(NvshmemWorld, a_start_that_never_ends_stops_at_the_deadline) {
   // NVSHMEM waits for a third PE, which is not in the group.
   ModelGroup group({.pes = 3}, kStaging);
-  EXPECT_THAT(said_by(group, {0, 1}, same, brief()), Each(HasSubstr("deadline")));
+  // Enough for both to arrive, so that it is NVSHMEM for which they wait.
+  const Deadline deadline = Deadline::after(std::chrono::milliseconds(500));
+  EXPECT_THAT(said_by(group, {0, 1}, same, deadline), Each(HasSubstr("deadline")));
   EXPECT_THAT(said_by(group, {0, 1}, same), Each(HasSubstr("not usable any more")));
 }
 
