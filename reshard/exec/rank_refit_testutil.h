@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a refit requires of every transport, as a suite that a backend's test program includes once
-// and instantiates: RESHARD_TEST_REFITS(Name, under_test). Ranks may be threads or processes: each
-// has only its own memory, and looks at its own elements.
+// and instantiates: RESHARD_TEST_REFITS(Name, under_test). A backend takes every way with a third
+// of the layouts, and which third depends on its name. Ranks may be threads or processes: each has
+// only its own memory, and looks at its own elements.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -10,6 +11,7 @@
 #include <tuple>
 #include <vector>
 
+#include "reshard/base/combinations_testutil.h"
 #include "reshard/exec/refit_rank_testutil.h"
 
 namespace reshard {
@@ -42,11 +44,13 @@ inline std::vector<RefitWay> refit_ways() {
   };
 }
 
-class RefitOverTransport
-    : public testing::TestWithParam<std::tuple<TransportUnderTest, RefitLayouts, RefitWay>> {};
+class RefitOverTransport : public testing::TestWithParam<
+                               std::tuple<TransportUnderTest, std::tuple<RefitLayouts, RefitWay>>> {
+};
 
 TEST_P(RefitOverTransport, puts_every_element_in_place) {
-  const auto& [transport, layouts, way] = GetParam();
+  const auto& [transport, job] = GetParam();
+  const auto& [layouts, way] = job;
   const Planner planner = planner_of(layouts);
   const auto ended = transport.run(layouts.ranks, [&](RankEnds& ends) {
     EXPECT_EQ(outcome(refit_as_rank(ends, planner, way)), "");
@@ -56,14 +60,16 @@ TEST_P(RefitOverTransport, puts_every_element_in_place) {
 
 inline std::string refit_case_name(
     const testing::TestParamInfo<RefitOverTransport::ParamType>& info) {
-  return std::get<1>(info.param).name + "_" + std::get<2>(info.param).name;
+  const auto& [layouts, way] = std::get<1>(info.param);
+  return layouts.name + "_" + way.name;
 }
 
-#define RESHARD_TEST_REFITS(Name, under_test)                                           \
-  INSTANTIATE_TEST_SUITE_P(                                                             \
-      Name, RefitOverTransport,                                                         \
-      testing::Combine(testing::Values(under_test), testing::ValuesIn(refit_layouts()), \
-                       testing::ValuesIn(refit_ways())),                                \
+#define RESHARD_TEST_REFITS(Name, under_test)                                                  \
+  INSTANTIATE_TEST_SUITE_P(                                                                    \
+      Name, RefitOverTransport,                                                                \
+      testing::Combine(                                                                        \
+          testing::Values(under_test),                                                         \
+          testing::ValuesIn(combinations(refit_layouts(), refit_ways(), 3, first_of(#Name)))), \
       refit_case_name)
 
 }  // namespace reshard

@@ -100,23 +100,26 @@ INSTANTIATE_TEST_SUITE_P(Ways, QuantisedKills, testing::ValuesIn(few_fault_ways(
                          [](const auto& tested) { return tested.param.name; });
 
 /// A trainer, a trainer that is an engine, an engine; and rank 0, which serves the control plane.
+/// A way takes half of the combinations, another way the rest.
 TEST_P(QuantisedKills, in_any_phase_leave_whole_or_torn) {
-  for (const SessionPhase phase : {SessionPhase::begin, SessionPhase::transfer, SessionPhase::check,
-                                   SessionPhase::commit, SessionPhase::committed})
-    for (const int doomed : {0, 1, 3, 6}) {
-      World world;
-      run(world, GetParam(), {1, 2}, doomed, [phase](RankEnds&, SessionOptions& options) {
-        options.on_phase = [phase, refits = 0](SessionPhase now) mutable -> Result<> {
-          refits += now == SessionPhase::begin ? 1 : 0;
-          if (refits == 2 && now == phase) raise(SIGKILL);
-          return {};
-        };
-      });
-      const std::string text = std::string(name(phase)) + ", rank " + std::to_string(doomed);
-      expect_no_lie(world, GetParam().buffering, 1, 2, text);
-      run(world, GetParam(), {3});
-      expect_no_lie(world, Buffering::doubled, 3, 3, text);
-    }
+  const std::vector<SessionPhase> phases{SessionPhase::begin, SessionPhase::transfer,
+                                         SessionPhase::check, SessionPhase::commit,
+                                         SessionPhase::committed};
+  const std::vector<int> ranks{0, 1, 3, 6};
+  for (const auto& [phase, doomed] : combinations(phases, ranks, 2, first_of(GetParam().name))) {
+    World world;
+    run(world, GetParam(), {1, 2}, doomed, [phase = phase](RankEnds&, SessionOptions& options) {
+      options.on_phase = [phase, refits = 0](SessionPhase now) mutable -> Result<> {
+        refits += now == SessionPhase::begin ? 1 : 0;
+        if (refits == 2 && now == phase) raise(SIGKILL);
+        return {};
+      };
+    });
+    const std::string text = std::string(name(phase)) + ", rank " + std::to_string(doomed);
+    expect_no_lie(world, GetParam().buffering, 1, 2, text);
+    run(world, GetParam(), {3});
+    expect_no_lie(world, Buffering::doubled, 3, 3, text);
+  }
 }
 
 /// The same before one of the rank's messages.

@@ -7,8 +7,10 @@
 #include <cstring>
 #include <set>
 #include <string>
+#include <tuple>
 #include <vector>
 
+#include "reshard/base/combinations_testutil.h"
 #include "reshard/exec/refit_rank_testutil.h"
 #include "reshard/model/configs_testutil.h"
 #include "reshard/refit/session.h"
@@ -123,14 +125,15 @@ struct Way {
 };
 inline std::ostream& operator<<(std::ostream& out, const Way& way) { return out << way.name; }
 
+/// Every other one has both conversion sides, both paths and both bufferings: see half_of().
 inline std::vector<Way> ways() {
   constexpr Index kMuch = Index{64} << 20, kLittle = Index{96} << 10;
   return {
       {"receiver", ConversionSide::receiver, RefitPath::direct, Buffering::in_place, kMuch, 1},
       {"sender", ConversionSide::sender, RefitPath::direct, Buffering::in_place, kMuch, 2},
+      {"sender_waves", ConversionSide::sender, RefitPath::message, Buffering::doubled, kLittle, 1},
       {"receiver_waves", ConversionSide::receiver, RefitPath::message, Buffering::doubled, kLittle,
        2},
-      {"sender_waves", ConversionSide::sender, RefitPath::message, Buffering::doubled, kLittle, 1},
   };
 }
 
@@ -144,6 +147,12 @@ inline std::vector<Way> gpu_ways() {
       {"gpu_sender_waves", ConversionSide::sender, RefitPath::message, Buffering::doubled, kLittle,
        1, true},
   };
+}
+
+/// Every case in half of the ways.
+inline std::vector<std::tuple<Case, Way>> half_of(const std::vector<Case>& all,
+                                                  const std::vector<Way>& in, std::size_t first) {
+  return combinations(all, in, 2, first);
 }
 
 /// A job with what both sides must hold.

@@ -10,7 +10,7 @@
 namespace reshard::quantised {
 namespace {
 
-constexpr const char* kFormats[] = {
+const std::vector<const char*> kFormats = {
     "mxfp8",          "mxfp8_floor", "mxfp8_swizzled", "mxfp4",         "mxfp4_floor",
     "mxfp4_swizzled", "nvfp4",       "nvfp4_swizzled", "nvfp4_divisor", "fp8_block",
     "fp8_block_pow2", "fp8_group",   "fp8_group_pow2", "fp8_channel",   "fp8_tensor"};
@@ -55,8 +55,7 @@ std::vector<Way> all_ways() {
 
 class QuantisedWays : public testing::TestWithParam<std::tuple<const char*, Way>> {};
 INSTANTIATE_TEST_SUITE_P(Formats, QuantisedWays,
-                         testing::Combine(testing::ValuesIn(kFormats),
-                                          testing::ValuesIn(all_ways())),
+                         testing::ValuesIn(combinations(kFormats, all_ways(), 2)),
                          [](const auto& tested) {
                            return std::string(std::get<0>(tested.param)) + "_" +
                                   std::get<1>(tested.param).name;

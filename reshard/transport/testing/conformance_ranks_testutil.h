@@ -177,6 +177,9 @@ class TransportMessages : public testing::TestWithParam<std::tuple<TransportUnde
   }
 };
 
+/// Much traffic, in groups of few sizes: it takes longer than all other tests of messages.
+class TransportVolumes : public TransportMessages {};
+
 /// Tests of one backend that choose their own group size.
 class TransportFailures : public testing::TestWithParam<TransportUnderTest> {
  protected:
