@@ -81,9 +81,9 @@ std::int64_t CountAllocations::everywhere() const { return calls.load() - everyw
 int many_refits() {
   if (std::getenv("RESHARD_SLOW_TESTS") != nullptr) return 1000;
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-  return 250;
+  return 100;
 #else
-  return 500;
+  return 250;
 #endif
 }
 

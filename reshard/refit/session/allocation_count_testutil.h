@@ -38,8 +38,8 @@ inline constexpr std::int64_t kHeapPlay = std::int64_t{320} << 20;
 inline constexpr std::int64_t kHeapPlay = std::int64_t{512} << 10;
 #endif
 
-/// Refits of a test that memory does not grow: a thousand with RESHARD_SLOW_TESTS=1, else 500, or
-/// 250 under a sanitizer.
+/// Refits of a test that memory does not grow: a thousand with RESHARD_SLOW_TESTS=1, else 250, or
+/// 100 under a sanitizer.
 int many_refits();
 
 }  // namespace reshard

@@ -34,7 +34,7 @@ class ChangingModel {
   std::vector<std::unique_ptr<Job>> jobs_;
 };
 
-/// `refits` versions on one rank, each proved and compared with the oracle. From a tenth of them
+/// `refits` versions on one rank, each proved and compared with the oracle. From a fifth of them
 /// on, when the heap has all that it needs, resident memory stays, and so does the least that a
 /// refit allocates in this process where it has one rank alone (`whole_process`): messages that
 /// come earlier than ever before may add room, but not in each.
@@ -60,14 +60,14 @@ inline void refit_often(RankEnds& ends, const ChangingModel& model, const Way& w
     ASSERT_EQ(report->version, version);
     ASSERT_EQ(published.target_version().version, memory.has_target() ? version : -1);
     ASSERT_EQ(memory.wrong(published.target_version(), job), 0) << "version " << version;
-    if (version < refits / 10) continue;
-    if (version == refits / 10) resident = resident_bytes();
+    if (version < refits / 5) continue;
+    if (version == refits / 5) resident = resident_bytes();
     std::int64_t& least = version < refits / 2 ? least_early : least_late;
     least = std::min(least, count);
   }
   EXPECT_EQ(session->staging_bytes(), staging);
   EXPECT_LE(resident_bytes() - resident, kHeapPlay);
-  // One more in each refit would be hundreds more by now.
+  // One more in each refit would be many more by now.
   if (whole_process) {
     EXPECT_LE(least_late, least_early + 8);
   }

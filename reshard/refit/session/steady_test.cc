@@ -81,8 +81,8 @@ TEST(SessionSteady, allocates_nothing_in_any_thread) {
       }
 }
 
-/// many_refits() versions, each verified. Memory is counted at the end and after the first hundred,
-/// when the heap has all that it needs.
+/// many_refits() versions, each verified. Memory is counted at the end and after the first fifth of
+/// them, when the heap has all that it needs.
 void refit_often(RankEnds& ends, const SessionLayouts& job, Buffering buffering, RefitPath path,
                  bool whole_process) {
   const SessionMemory memory(job, ends.rank(), {.shared = true});
@@ -90,7 +90,7 @@ void refit_often(RankEnds& ends, const SessionLayouts& job, Buffering buffering,
   ASSERT_EQ(outcome(session), "");
   const Index staging = session->staging_bytes();
   std::int64_t resident = 0, most = 0, first_most = 0;
-  const int versions = many_refits();
+  const int versions = many_refits(), first = versions / 5;
   for (int version = 0; version < versions; ++version) {
     memory.source_bytes.fill(memory.source, version);
     const CountAllocations counted;
@@ -99,10 +99,10 @@ void refit_often(RankEnds& ends, const SessionLayouts& job, Buffering buffering,
     ASSERT_EQ(outcome(report), "");
     ASSERT_EQ(report->plan_seconds, 0);
     ASSERT_EQ(memory.wrong(session->target_version()), 0) << "version " << version;
-    if (version < 100) continue;
+    if (version < first) continue;
     std::int64_t& of_half = version < versions / 2 ? first_most : most;
     of_half = std::max(of_half, count);
-    if (version == 100) resident = resident_bytes();
+    if (version == first) resident = resident_bytes();
   }
   EXPECT_EQ(session->staging_bytes(), staging);
   EXPECT_LE(resident_bytes() - resident, kHeapPlay);
