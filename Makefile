@@ -82,7 +82,7 @@ test: python-env megatron-env build-all python ## all tests but the slow ones; e
 .PHONY: test-all
 test-all: python-env megatron-env build-all python ## all tests: also slow ones, flipped rules, unoptimised, sanitizers
 	@tools/install_deps.sh fuzz # clang, for the test that embeds reshard in a project of its own
-	@RESHARD_SLOW_TESTS=1 tools/run_tests.sh $(BUILD)
+	@RESHARD_SLOW_TESTS=1 tools/run_tests.sh $(BUILD) -LE unit # NAME.all runs these tests too
 	@$(MAKE) mutants
 	@$(MAKE) debug
 	@$(MAKE) asan

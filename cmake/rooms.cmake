@@ -112,9 +112,10 @@ function(reshard_register_tests target)
   endif()
   include(GoogleTest)
   gtest_discover_tests(${target} PROPERTIES LABELS "${ARGN}" DISCOVERY_TIMEOUT 60)
-  # All combinations (combinations_testutil.h), not only the share that is registered.
+  # All combinations, where the tests above are a share of them (combinations_testutil.h); with a report of its own.
   add_test(NAME ${target}.all COMMAND ${target} --gtest_brief=1)
-  set_tests_properties(${target}.all PROPERTIES LABELS "slow" TIMEOUT 7200 ENVIRONMENT RESHARD_SLOW_TESTS=1)
+  set_tests_properties(${target}.all PROPERTIES LABELS "slow" TIMEOUT 7200 ENVIRONMENT
+    "RESHARD_SLOW_TESTS=1;GTEST_OUTPUT=xml:${PROJECT_BINARY_DIR}/reports/${target}.all.xml")
 endfunction()
 
 # reshard_test(<target> FILES ... LIBS ... LABELS ...): a GoogleTest program with rapidcheck. Registers its tests and

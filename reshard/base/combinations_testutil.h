@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// A share of the combinations of two lists, for suites whose whole product takes too long.
+// Pairs of elements of two lists, for test suites that take too long with all pairs.
 #pragma once
 
+#include <cstddef>
 #include <cstdlib>
 #include <string_view>
 #include <tuple>
@@ -9,9 +10,10 @@
 
 namespace reshard {
 
-/// Combines the elements i and j of two lists where `first` + i + j is a multiple of `share`; with
-/// RESHARD_SLOW_TESTS in the environment, all of them. Each element is in at least one combination
-/// if the other list has `share` elements, and `share` consecutive values of `first` take all.
+/// The pairs (as[i], bs[j]) for which `first` + i + j is a multiple of `share`: one in `share`. All
+/// pairs if RESHARD_SLOW_TESTS is in the environment. If both lists have at least `share` elements,
+/// each element is in a pair. `share` consecutive values of `first` give all pairs together.
+/// @pre share > 0
 template <class A, class B>
 std::vector<std::tuple<A, B>> combinations(const std::vector<A>& as, const std::vector<B>& bs,
                                            std::size_t share, std::size_t first = 0) {
@@ -23,7 +25,7 @@ std::vector<std::tuple<A, B>> combinations(const std::vector<A>& as, const std::
   return out;
 }
 
-/// A value of `first` for a name: suites with different names take different combinations.
+/// A value of `first` that depends on the name of a suite.
 constexpr std::size_t first_of(std::string_view name) {
   std::size_t sum = 0;
   for (const char c : name) sum += static_cast<unsigned char>(c);

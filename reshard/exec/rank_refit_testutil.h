@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a refit requires of every transport, as a suite that a backend's test program includes once
-// and instantiates: RESHARD_TEST_REFITS(Name, under_test). A backend takes every way with a third
-// of the layouts, and which third depends on its name. Ranks may be threads or processes: each has
+// and instantiates: RESHARD_TEST_REFITS(Name, under_test). Each backend runs every way with a
+// third of the layouts; its name decides which. Ranks may be threads or processes: each has
 // only its own memory, and looks at its own elements.
 #pragma once
 

@@ -100,7 +100,7 @@ INSTANTIATE_TEST_SUITE_P(Ways, QuantisedKills, testing::ValuesIn(few_fault_ways(
                          [](const auto& tested) { return tested.param.name; });
 
 /// A trainer, a trainer that is an engine, an engine; and rank 0, which serves the control plane.
-/// A way takes half of the combinations, another way the rest.
+/// Each way runs half of the combinations of phase and rank; the ways together run all.
 TEST_P(QuantisedKills, in_any_phase_leave_whole_or_torn) {
   const std::vector<SessionPhase> phases{SessionPhase::begin, SessionPhase::transfer,
                                          SessionPhase::check, SessionPhase::commit,

@@ -67,7 +67,7 @@ inline void refit_often(RankEnds& ends, const ChangingModel& model, const Way& w
   }
   EXPECT_EQ(session->staging_bytes(), staging);
   EXPECT_LE(resident_bytes() - resident, kHeapPlay);
-  // One more in each refit would be many more by now.
+  // If each refit allocated once more than the last, these would be dozens more.
   if (whole_process) {
     EXPECT_LE(least_late, least_early + 8);
   }

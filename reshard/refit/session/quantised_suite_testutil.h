@@ -125,7 +125,8 @@ struct Way {
 };
 inline std::ostream& operator<<(std::ostream& out, const Way& way) { return out << way.name; }
 
-/// Every other one has both conversion sides, both paths and both bufferings: see half_of().
+/// The first and the third differ in conversion side, path and buffering, and so do the second and
+/// the fourth: half_of() gives each case one of these two pairs.
 inline std::vector<Way> ways() {
   constexpr Index kMuch = Index{64} << 20, kLittle = Index{96} << 10;
   return {
@@ -149,7 +150,7 @@ inline std::vector<Way> gpu_ways() {
   };
 }
 
-/// Every case in half of the ways.
+/// Each case with half of the ways: with every other one, in turn from the first or the second.
 inline std::vector<std::tuple<Case, Way>> half_of(const std::vector<Case>& all,
                                                   const std::vector<Way>& in, std::size_t first) {
   return combinations(all, in, 2, first);

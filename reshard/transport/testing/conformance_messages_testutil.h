@@ -135,7 +135,7 @@ inline constexpr std::uint64_t kManyMessages = 10'000;  // A message takes over 
 inline constexpr std::uint64_t kManyMessages = 100'000;
 #endif
 
-TEST_P(TransportVolumes, a_hundred_thousand_small_messages_arrive) {
+TEST_P(TransportLoad, very_many_small_messages_arrive) {
   run([](RankEnds& me) {
     const std::uint64_t count = kManyMessages / static_cast<std::uint64_t>(me.size());
     const Rank next{(me.rank().value() + 1) % me.size()};
@@ -172,7 +172,7 @@ inline void send_one(RankEnds& me, std::size_t bytes) {
   EXPECT_EQ(traffic.wrong(), 0U);
 }
 
-TEST_P(TransportVolumes, a_message_of_64_MiB_arrives) {
+TEST_P(TransportLoad, a_message_of_64_MiB_arrives) {
   run([](RankEnds& me) { send_one(me, std::size_t{64} << 20); });
 }
 

@@ -177,8 +177,8 @@ class TransportMessages : public testing::TestWithParam<std::tuple<TransportUnde
   }
 };
 
-/// Much traffic, in groups of few sizes: it takes longer than all other tests of messages.
-class TransportVolumes : public TransportMessages {};
+/// Much traffic, for few group sizes: these tests take longer than all others of messages.
+class TransportLoad : public TransportMessages {};
 
 /// Tests of one backend that choose their own group size.
 class TransportFailures : public testing::TestWithParam<TransportUnderTest> {

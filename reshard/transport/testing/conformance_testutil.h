@@ -23,7 +23,7 @@ int conformance_suite();
   INSTANTIATE_TEST_SUITE_P(                                                                      \
       Name, TransportMessages,                                                                   \
       testing::Combine(testing::Values(under_test), testing::Values(1, 2, 3, 5, 8)), case_name); \
-  INSTANTIATE_TEST_SUITE_P(Name, TransportVolumes,                                               \
+  INSTANTIATE_TEST_SUITE_P(Name, TransportLoad,                                                  \
                            testing::Combine(testing::Values(under_test), testing::Values(1, 3)), \
                            case_name);                                                           \
   INSTANTIATE_TEST_SUITE_P(Name, TransportFailures, testing::Values(under_test))
