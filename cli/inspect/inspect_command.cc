@@ -77,7 +77,9 @@ Json::Object model_object(const Model& model) {
   object.push_back({"quantization", model.config && !model.config->quantization.empty()
                                         ? Json(model.config->quantization)
                                         : Json()});
-  object.push_back({"stored_as", model.stored ? Json(to_string(*model.stored)) : Json()});
+  object.push_back({"stored_as", model.stored            ? Json(to_string(*model.stored))
+                                 : model.decoded.empty() ? Json()
+                                                         : Json(model.decoded_from)});
   object.push_back({"layers", model.config ? Json(model.config->num_hidden_layers) : Json()});
   if (model.config) {
     Json::Object layers;
@@ -131,6 +133,10 @@ std::string model_text(const Model& model, const Style& style) {
       text += fmt::format("  {} stored as {}, with scales; below as plain values\n",
                           plural(static_cast<Index>(model.stored->tensors.size()), "tensor"),
                           to_string(*model.stored));
+    if (!model.decoded.empty())
+      text += fmt::format("  {} stored as {}, which is read only; below as plain values\n",
+                          plural(static_cast<Index>(model.decoded.size()), "tensor"),
+                          model.decoded_from);
   }
   for (const auto& [dtype, bytes] : bytes_by_dtype(*model.tensors))
     text += fmt::format("  {} in {}\n", human_bytes(bytes), dtype);

@@ -22,7 +22,8 @@ def model_text(model: reshard.Model) -> str:
     experts = f", {config.num_experts} experts" if config.is_moe else ""
     lines.append(f"  {config.architecture}{experts}")
   if model.weights is not None:
-    stored = f", stored as {model.stored_as}" if model.stored_as else ""
+    form = model.stored_as or model.decoded_from
+    stored = f", stored as {form}" if form else ""
     lines.append(f"  {plural(len(model.weights.files), 'file')} in {model.weights.folder}{stored}")
   rows = [["tensors", "count", "dtype", "shape", "bytes"]]
   kinds = reshard.tensor_kinds(model)

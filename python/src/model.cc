@@ -231,7 +231,39 @@ std::map<std::string, std::string> tied_names(const Model& model) {
   return {{head, embedding}};
 }
 
+/// How its files hold the tensors.
+void bind_stored_form(nb::class_<Model>& model) {
+  model
+      .def_prop_ro(
+          "stored_as",
+          [](const Model& x) -> std::optional<std::string> {
+            if (!x.stored) return std::nullopt;
+            return to_string(*x.stored);
+          },
+          "The formats in which its weights are quantised, \"fp8_block\" or \"fp8_block and "
+          "mxfp4\"; None if they are not.")
+      .def_prop_ro(
+          "decoded_from",
+          [](const Model& x) -> std::optional<std::string> {
+            if (x.decoded.empty()) return std::nullopt;
+            return x.decoded_from;
+          },
+          "The form of the codes that its plain weights are decoded from, \"gptq, 4 bits in groups "
+          "of 128\"; None if there are none. Such forms are read, not written.")
+      .def_prop_ro(
+          "stacked_names",
+          [](const Model& x) {
+            std::vector<std::string> names;
+            for (const ModuleTensor& t : x.file_form)
+              if (t.name != (*x.tensors)[t.tensor].name) names.push_back(t.name);
+            return names;
+          },
+          "Names that its files have instead of the model's: experts stacked as modules of "
+          "transformers 5 hold them.");
+}
+
 void bind_fields(nb::class_<Model>& model) {
+  bind_stored_form(model);
   model.def_ro("name", &Model::name, "As given to open_model() or from_tensors().")
       .def_prop_ro(
           "tensors", [](const Model& x) { return x.tensors; },
@@ -252,25 +284,6 @@ void bind_fields(nb::class_<Model>& model) {
           "weights", [](const Model& x) { return x.weights ? &*x.weights : nullptr; },
           nb::rv_policy::reference_internal, nb::sig("def weights(self) -> Checkpoint | None"),
           "The checkpoint it was opened from, or None for a config.")
-      .def_prop_ro(
-          "stored_as",
-          [](const Model& x) -> std::optional<std::string> {
-            if (!x.stored) return std::nullopt;
-            return to_string(*x.stored);
-          },
-          "The formats in which its weights are quantised, \"fp8_block\" or \"fp8_block and "
-          "mxfp4\"; None "
-          "if they are not.")
-      .def_prop_ro(
-          "stacked_names",
-          [](const Model& x) {
-            std::vector<std::string> names;
-            for (const ModuleTensor& t : x.file_form)
-              if (t.name != (*x.tensors)[t.tensor].name) names.push_back(t.name);
-            return names;
-          },
-          "Names that its files have instead of the model's: experts stacked as modules of "
-          "transformers 5 hold them.")
       .def_ro(
           "left_out", &Model::left_out,
           "Tensors of the checkpoint that may be weights, but are none of the model's: ignored, "

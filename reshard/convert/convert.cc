@@ -230,6 +230,7 @@ std::set<std::string> input_files(const Model& model) {
 bool keeps_descriptions(const Model& model, const LayoutSpec& to, const LayoutSide& side,
                         bool as_stored) {
   if (!model.opaque.empty()) return true;
+  if (!model.decoded.empty()) return false;
   const bool same_form =
       !model.config || (model.stored_method && side.method == model.stored_method);
   return model.left_over.empty() && to.family == "hf" && as_stored && same_form;

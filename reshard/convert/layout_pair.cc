@@ -99,6 +99,10 @@ std::vector<std::string> notes_of(const Model& model, const LayoutSide& from,
   for (const LayoutSide* side : {&from, &to})
     for (const std::string& note : side->notes)
       notes.push_back(side->stored()->name() + " " + note);
+  if (!model.decoded.empty())
+    notes.push_back(fmt::format("{} decoded from {}, such as '{}'",
+                                plural(static_cast<Index>(model.decoded.size()), "tensor"),
+                                model.decoded_from, model.decoded.begin()->first));
   if (moves_as_stored(from, to) && to.quantised)
     notes.push_back(note("moves data and scales of", *to.quantised));
   return notes;

@@ -201,6 +201,12 @@ QuantFormat with_stored_scales(const QuantFormat& format, const Model& model) {
 Result<> name_stored(LayoutSpec& spec, const Model& model) {
   const auto quant = spec.keys.find("quant");
   if (quant == spec.keys.end() || quant->second != "stored") return {};
+  if (!model.decoded.empty())
+    return fail(
+        Code::unsupported,
+        fmt::format("quant=stored: the checkpoint has weights as {}, which are read, but not "
+                    "written; name a format, or none for plain weights",
+                    model.decoded_from));
   if (!model.stored)
     return fail(Code::invalid_argument,
                 "quant=stored: the weights of the checkpoint are not quantised");
@@ -248,7 +254,7 @@ Result<LayoutSide> side_of(LayoutSpec spec, const Model& model, const std::strin
   input.model_type = model.model_type;
   if (notation) input.expert_block = expert_block(*notation, *model.tensors, stored);
   // Weights that are neither dequantised nor quantised keep all that is stored with them.
-  const bool changes = notation.has_value() || model.stored.has_value();
+  const bool changes = notation.has_value() || model.is_dequantised();
   input.plain = !own && changes && !(alike && keeps_input_scales(*notation, model));
   // Files that stack experts keep that form. Quantised ones have each expert by itself, as engines
   // read them.

@@ -253,8 +253,7 @@ Result<Model> open_checkpoint(const std::string& text, const ModelOptions& optio
     return tl::unexpected(std::move(applied).error());
   model.no_config = applied.error().message;
   if (checkpoint.kind() == Checkpoint::Kind::hf) {
-    model.stored.reset();
-    model.stored_method.reset();
+    model.forget_stored();
     if (applied.error().code == Code::unsupported) identify::take_scales_of_unknown_class(model);
   }
   return without_config(std::move(model));

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <map>
 #include <memory>
 #include <optional>
 #include <set>
@@ -14,6 +15,7 @@
 #include "reshard/model/quant/files.h"
 #include "reshard/model/quant/quantised_layout.h"
 #include "reshard/model/tensor.h"
+#include "reshard/transform/decode.h"
 
 namespace reshard {
 
@@ -32,6 +34,10 @@ struct Model {
   /// those of the dequantised weights.
   std::optional<QuantChoice> stored;
   std::optional<QuantMethod> stored_method;  ///< the files' quant_method; none for rank files.
+  /// Tensors whose values are decoded from others in the files, and from which form: "gptq, 4 bits
+  /// in groups of 128". The form is read, not written. Borrows `weights`.
+  std::map<std::string, CodedTensor> decoded;
+  std::string decoded_from;
   /// Names a tensor that is moved but not read, and why: codes of an unknown form, or a dtype that
   /// is not converted. Layouts that would change values refuse the model. Else empty.
   std::string opaque;
@@ -48,6 +54,15 @@ struct Model {
   /// left out: ignored, or outside of its prefix. Not the optimizer's state, nor equal copies.
   std::vector<std::string> left_out;
 
+  /// True if weights are stored in a form that layouts can change: `tensors` are not the files'.
+  bool is_dequantised() const { return stored.has_value() || !decoded.empty(); }
+  /// Forgets how weights are stored.
+  void forget_stored() {
+    stored.reset();
+    stored_method.reset();
+    decoded.clear();
+    decoded_from.clear();
+  }
   /// The config, or null. Owned by this object.
   const ModelConfig* config_or_null() const { return config ? &*config : nullptr; }
 };

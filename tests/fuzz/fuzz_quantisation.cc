@@ -6,6 +6,7 @@
 
 #include "reshard/base/check.h"
 #include "reshard/io/checkpoint/stored_model.h"
+#include "reshard/io/hf/code_form.h"
 #include "reshard/io/hf/quantization.h"
 #include "reshard/transform/quantise.h"
 
@@ -58,13 +59,15 @@ void check_written(std::string_view text, const StoredWeights& weights) {
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   const std::string_view text(reinterpret_cast<const char*>(data), size);
   if (const auto said = said_quantisation(text); !said) check_error(said.error());
+  if (const auto codes = code_form(text); !codes) check_error(codes.error());
   const auto weights = stored_weights(text);
   const auto beside = stored_weights_beside(text, "hf_quant_config.json");
   if (!beside) check_error(beside.error());
   if (!weights) return check_error(weights.error()), 0;
   RESHARD_CHECK(check_quant_format(weights->format, 1024, 1024).has_value());
   check_written(text, *weights);
-  const auto plain = plain_tensors(stored_tensors(), weights->format, weights->method, DType::bf16);
+  const auto plain =
+      plain_tensors(stored_tensors(), weights->formats(), weights->method, DType::bf16);
   if (!plain) return check_error(plain.error()), 0;
   for (const std::string& name : plain->stored.tensors)
     RESHARD_CHECK(plain->tensors.find(name).has_value());

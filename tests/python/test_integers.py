@@ -198,7 +198,7 @@ def test_scales_have_the_dtype_of_the_weights(form, dtype, tmp_path):
   same(read(tmp_path / "made"), read(folder))
 
 
-def test_what_changes_numbers_or_order_is_not_read(tmp_path):
+def test_what_contradicts_its_config_is_not_read(tmp_path):
   form = "int4_group32"
   parts = by_the_library(torch.randn(64, 320).bfloat16(), form)
   plain_config = {"architectures": ["X"], "model_type": "x", "dtype": "bfloat16"}
@@ -211,12 +211,10 @@ def test_what_changes_numbers_or_order_is_not_read(tmp_path):
     same(read(tmp_path / (name + "-out")), tensors)
     return refused("convert", folder, tmp_path / "no", "--to", "hf:dtype=float32")
 
-  zeros = torch.zeros(8, 10, dtype=torch.int32)
+  zeros = torch.zeros(8, 9, dtype=torch.int32)
   assert "is not read here" in copied("zero", {"weight_zero_point": zeros}, symmetric=False)
-  assert "is not read here" in copied("hidden", {"weight_zero_point": zeros})
-  order = torch.arange(320, dtype=torch.int32)
+  order = torch.arange(319, dtype=torch.int32)
   assert "is not read here" in copied("order", {"weight_g_idx": order}, actorder="group")
-  assert "is not read here" in copied("shape", {"weight_shape": torch.tensor([64, 319])})
 
 
 def test_an_engine_with_integers_is_updated_with_its_files_own_tensors_alone(tmp_path):

@@ -84,14 +84,13 @@ def nf4(rows, cols):
     ".weight": codes(rows * cols // 2, 1, dtype=torch.uint8), ".weight.quant_map": floats(16),
     ".weight.absmax": codes(rows * cols // 64, dtype=torch.uint8),
     ".weight.nested_absmax": floats(8), ".weight.nested_quant_map": floats(256),
-    ".weight.quant_state.bitsandbytes__nf4": codes(90, dtype=torch.uint8),
   }  # fmt: skip
 
 
 def llm_int8(rows, cols):
   return {
     ".weight": codes(rows, cols, dtype=torch.int8), ".SCB": floats(rows),
-    ".weight_format": torch.tensor(0, dtype=torch.uint8),
+    ".weight_format": torch.tensor(1, dtype=torch.uint8),  # tiles for a GPU
   }  # fmt: skip
 
 
@@ -141,10 +140,10 @@ FLOAT8 = {"num_bits": 8, "type": "float", "symmetric": True, "strategy": "tensor
 BLOCKS = {"quant_method": "fp8", "fmt": "e4m3", "weight_block_size": [128, 128]}
 # name: (parts of a module, quantization_config, is the class known, a dtype that is named)
 FORMS = {
-  "awq": (awq, {"quant_method": "awq", "bits": 4, "group_size": 32}, True, "I32"),
-  "gptq": (gptq, {"quant_method": "gptq", "bits": 4, "group_size": 32}, True, "I32"),
-  "int4": (packed, {**groups(Linear=INT4), "format": "pack-quantized"}, True, "I64"),
-  "nf4": (nf4, {"quant_method": "bitsandbytes", "load_in_4bit": True}, True, "U8"),
+  "awq_gemv": (awq, {"quant_method": "awq", "bits": 4, "group_size": 32, "version": "gemv"}, True, "I32"),
+  "gptq_of_3_bits": (gptq, {"quant_method": "gptq", "bits": 3, "group_size": 32}, True, "I32"),
+  "int4": (packed, {**groups(Linear=INT4, other=INT8), "format": "pack-quantized"}, True, "I64"),
+  "nf4_without_a_state": (nf4, {"quant_method": "bitsandbytes", "load_in_4bit": True}, True, "U8"),
   "llm_int8": (llm_int8, {"quant_method": "bitsandbytes", "load_in_8bit": True}, True, "I8"),
   "mixed": (
     tensor_wise, {**groups(Linear=FLOAT8, other=INT8), "format": "float-quantized"}, True, "F8_E4M3",

@@ -297,7 +297,8 @@ def test_what_is_wrong_with_a_quantised_checkpoint_is_said(stored, tmp_path):
   other = {**config, "quantization_config": {"quant_method": "awq"}}
   awq = write(tmp_path / "awq", tensors, other)
   refused = ("convert", awq, tmp_path / "a", "--to", "vllm:tp=2")
-  assert "quant_method awq is not supported" in command(*refused, fails=True)
+  said = command(*refused, fails=True)
+  assert "awq, 4 bits in groups of 128" in said and "no tensor is stored so" in said
 
 
 @pytest.mark.parametrize("dp, block", [(1, 64), (2, 32)])

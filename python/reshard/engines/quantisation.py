@@ -49,6 +49,11 @@ class Quantisation:
     the trainer holds the files' own.
     """
     model = reshard.open_model(folder)
+    if model.decoded_from is not None:
+      raise reshard.UnsupportedError(
+        f"{os.fspath(folder)}: is stored as {model.decoded_from}, which is read only: an engine that holds such "
+        "weights cannot be updated; start it on plain ones (reshard convert ... --to hf)"
+      )
     if model.stored_as is None:
       raise reshard.UnsupportedError(
         f"{os.fspath(folder)}: reshard does not know its quantization_config, and the trainer's "

@@ -20,17 +20,17 @@ constexpr std::size_t kMaxConfigBytes = std::size_t{16} << 20;
 Result<std::optional<std::string>> described_weights(const Model& model, const std::string& text,
                                                      bool is_hf, const LayoutSide& side,
                                                      bool as_stored) {
-  if (!side.quantised && !model.stored && model.left_over.empty())
+  if (!side.quantised && !model.is_dequantised() && model.left_over.empty())
     return std::optional<std::string>();
   // Weights that are copied as they are keep their config.
-  const bool same =
-      is_hf && as_stored && model.stored_method && side.method == model.stored_method;
+  const bool same = is_hf && as_stored && model.stored_method && side.method == model.stored_method;
   // Only quant=stored mixes formats. If the config has no section about them, a file beside it has
   // one, and `convert` copies that file.
   const bool mixed = side.quantised && !side.quantised->choice.others.empty();
   if (same && (mixed || stored_weights(text))) return std::optional<std::string>();
   RESHARD_CHECK(!mixed);
-  if (!is_hf || !side.quantised) return RESHARD_TRY(config_of_plain_weights(text, model.config_path));
+  if (!is_hf || !side.quantised)
+    return RESHARD_TRY(config_of_plain_weights(text, model.config_path));
   const QuantChoice& choice = side.quantised->choice;
   const StoredWeights weights{*side.method, choice.format,
                               has_input_scales(*side.stored(), choice.tensors)};
@@ -54,8 +54,9 @@ Result<WrittenConfig> written_config(const Model& model, const std::string& fami
   if (!dtype) return out;
   auto named = RESHARD_TRY(config_of_dtype(out.text.value_or(text), *dtype, model.config_path));
   if (named.said.empty()) return out;
-  out.notes.push_back(fmt::format("config.json: its dtype is {} now, as most values are stored; it was {}",
-                                  named.dtype, named.said));
+  out.notes.push_back(
+      fmt::format("config.json: its dtype is {} now, as most values are stored; it was {}",
+                  named.dtype, named.said));
   out.text = std::move(named.text);
   return out;
 }

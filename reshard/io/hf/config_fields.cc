@@ -3,6 +3,8 @@
 
 #include <fmt/format.h>
 
+#include <cmath>
+
 namespace reshard::hf {
 
 Result<ConfigFields> ConfigFields::parse(std::string_view text, std::string_view source) {
@@ -45,6 +47,23 @@ Result<Index> ConfigFields::count(std::string_view key, Index otherwise, Index m
     return wrong(fmt::format("{} must be an integer from 0, is {}", key, value->describe()));
   if (*count > max) return wrong(fmt::format("{} must be at most {}, is {}", key, max, *count));
   return *count;
+}
+
+Result<std::optional<Index>> ConfigFields::integer(std::string_view key) const {
+  const Json* value = find(key);
+  if (value == nullptr) return std::nullopt;
+  const auto integer = value->integer();
+  if (!integer) return wrong(fmt::format("{} must be an integer, is {}", key, value->describe()));
+  return *integer;
+}
+
+Result<std::optional<double>> ConfigFields::number(std::string_view key) const {
+  const Json* value = find(key);
+  if (value == nullptr) return std::nullopt;
+  const auto number = value->number();
+  if (!number || !std::isfinite(*number))
+    return wrong(fmt::format("{} must be a number, is {}", key, value->describe()));
+  return *number;
 }
 
 Result<bool> ConfigFields::boolean(std::string_view key, bool otherwise) const {

@@ -33,6 +33,10 @@ class ConfigFields {
   Result<std::optional<Index>> optional_size(std::string_view key, Index max = kMaxSize) const;
   /// An integer from 0 to `max`, or `otherwise` if absent.
   Result<Index> count(std::string_view key, Index otherwise, Index max = kMaxSize) const;
+  /// Any finite number; none if absent.
+  Result<std::optional<double>> number(std::string_view key) const;
+  /// Any integer; none if absent.
+  Result<std::optional<Index>> integer(std::string_view key) const;
   Result<bool> boolean(std::string_view key, bool otherwise) const;
   Result<std::optional<std::string>> text(std::string_view key) const;
   /// The first entry of a list of strings; none if the list is absent or empty.

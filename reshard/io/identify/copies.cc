@@ -35,6 +35,11 @@ Result<> take_copies(const Model& model, ModelConfig& config, ModelSpec& stored)
   if (checkpoint.kind() == Checkpoint::Kind::ranks) return {};
   const HfNames names(config);
   std::vector<std::string> copies;
+  if (config.tie_word_embeddings && model.decoded.contains(names.lm_head()))
+    return fail(Code::unsupported,
+                fmt::format("{}: tie_word_embeddings is true, but '{}' is stored by itself, as {}; "
+                            "set it to false",
+                            model.config_path, names.lm_head(), model.decoded_from));
   if (config.tie_word_embeddings && stored.find(names.lm_head())) {
     auto head = check_copy(checkpoint, names.lm_head(), names.embedding(),
                            "tie_word_embeddings is true: set it to false or remove the tensor");

@@ -79,7 +79,7 @@ std::string in_words(const CanonicalTensor& t, const SaidQuantisation& said) {
 
 /// Why values cannot change; empty if they can. @param said nothing, if the section is left over
 std::string reason(const Model& model, const SaidQuantisation& said) {
-  const bool unread = !said.method.empty() && !model.stored;
+  const bool unread = !said.method.empty() && !model.is_dequantised();
   // Codes first: their dtype says most about the form.
   const CanonicalTensor* found = nullptr;
   for (const CanonicalTensor& t : model.tensors->tensors()) {
@@ -121,7 +121,7 @@ bool is_left_over(const ModelSpec& tensors, const SaidQuantisation& said) {
 
 void note_opaque(Model& model) {
   SaidQuantisation said = said_of(model);
-  if (!model.stored && is_left_over(*model.tensors, said)) {
+  if (!model.is_dequantised() && is_left_over(*model.tensors, said)) {
     model.left_over = fmt::format("its config says quant_method {}, but all tensors are plain",
                                   in_quotes(said.method));
     said = {};

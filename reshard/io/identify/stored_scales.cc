@@ -5,16 +5,17 @@
 
 #include <algorithm>
 #include <array>
-#include <cstring>
 #include <filesystem>
 #include <utility>
 
 #include "reshard/base/value_map.h"
 #include "reshard/io/checkpoint/stored_model.h"
 #include "reshard/io/files/json.h"
+#include "reshard/io/hf/code_form.h"
 #include "reshard/io/hf/config.h"
 #include "reshard/io/hf/config_values.h"
 #include "reshard/io/hf/quantization.h"
+#include "reshard/io/identify/decodings.h"
 #include "reshard/io/identify/opaque.h"
 #include "reshard/io/identify/tensor_lists.h"
 #include "reshard/model/quant/notation.h"
@@ -34,21 +35,13 @@ Result<> check_packed_shapes(const Model& model, const PlainTensors& plain) {
     const std::string name = name_of_packed_shape(tensor);
     const auto* const stored = find_tensor(model.weights->tensors(), name);
     if (stored == nullptr) continue;
-    const auto bytes = model.weights->data(*stored);
     const Dims& shape = plain.tensors[*plain.tensors.find(tensor)].shape;
-    std::array<std::int64_t, 2> said{};
-    if (stored->dtype == DType::i32) {
-      std::array<std::int32_t, 2> narrow{};
-      std::memcpy(narrow.data(), bytes.data(), std::min(bytes.size(), sizeof narrow));
-      said = {narrow[0], narrow[1]};
-    } else {
-      std::memcpy(said.data(), bytes.data(), std::min(bytes.size(), sizeof said));
-    }
-    if (said[0] != shape[0] || said[1] != shape[1])
+    const auto said = stored_sizes(*model.weights, *stored);
+    if (!said || *said != std::array<std::int64_t, 2>{shape[0], shape[1]})
       return fail(Code::unsupported,
-                  fmt::format("'{}' says [{}, {}], but the words of '{}' are {}; rows that do not "
-                              "fill their last word are not read",
-                              name, said[0], said[1], tensor, to_string(shape)));
+                  fmt::format("'{}' does not say {}, the shape of the words of '{}'; rows that do "
+                              "not fill their last word cannot be quantised",
+                              name, to_string(shape), tensor));
   }
   return {};
 }
@@ -62,22 +55,8 @@ Result<StoredWeights> read_stored_weights(const Model& model) {
   return stored_weights_beside(other, beside);
 }
 
-}  // namespace
-
-std::string config_beside(const Model& model) {
-  if (!model.weights || model.weights->kind() != Checkpoint::Kind::hf) return "";
-  const auto path = fs::path(model.weights->folder()) / "hf_quant_config.json";
-  std::error_code ignored;
-  return fs::exists(path, ignored) ? path.string() : "";
-}
-
-Result<> take_scales(const std::string& method, DType values, ModelSpec& stored, Model& model) {
-  if (model.stored) return {};  // its layout says it
-  if (!model.weights || model.weights->kind() != Checkpoint::Kind::hf)
-    return fail(Code::unsupported,
-                fmt::format("{}: quantization_config says {}, which is read in files of Hugging "
-                            "Face's layout only",
-                            model.config_path, in_quotes(method)));
+/// Formats that are also written.
+Result<> take_formats(const std::string& method, DType values, ModelSpec& stored, Model& model) {
   auto weights = read_stored_weights(model);
   if (!weights)
     return fail(weights.error().code,
@@ -104,6 +83,47 @@ Result<> take_scales(const std::string& method, DType values, ModelSpec& stored,
   return {};
 }
 
+/// Forms that are only read.
+Result<> take_codes(DType values, ModelSpec& stored, Model& model) {
+  const auto text = RESHARD_TRY(read_text_file(model.config_path, kMaxModelConfigBytes));
+  const CodeForm form = RESHARD_TRY(code_form(text, model.config_path));
+  auto decoded = decoded_tensors(stored, form, *model.weights, values);
+  if (!decoded) return tl::unexpected(std::move(decoded).error().in(model.name));
+  if (decoded->codes.empty())
+    return fail(Code::unsupported,
+                fmt::format("{}: quantization_config says {}, but no tensor is stored so; remove "
+                            "the key where the weights are plain",
+                            model.config_path, in_quotes(form.text)));
+  stored = std::move(decoded->tensors);
+  model.decoded = std::move(decoded->codes);
+  model.decoded_from = form.text;
+  return {};
+}
+
+}  // namespace
+
+std::string config_beside(const Model& model) {
+  if (!model.weights || model.weights->kind() != Checkpoint::Kind::hf) return "";
+  const auto path = fs::path(model.weights->folder()) / "hf_quant_config.json";
+  std::error_code ignored;
+  return fs::exists(path, ignored) ? path.string() : "";
+}
+
+Result<> take_scales(const std::string& method, DType values, ModelSpec& stored, Model& model) {
+  if (model.stored) return {};  // its layout says it
+  if (!model.weights || model.weights->kind() != Checkpoint::Kind::hf)
+    return fail(Code::unsupported,
+                fmt::format("{}: quantization_config says {}, which is read in files of Hugging "
+                            "Face's layout only",
+                            model.config_path, in_quotes(method)));
+  auto taken = take_formats(method, values, stored, model);
+  if (taken || taken.error().code != Code::unsupported) return taken;
+  auto codes = take_codes(values, stored, model);
+  // A form that is neither: the first reading says more about what is written, too.
+  const bool neither = !codes && codes.error().code == Code::unsupported;
+  return neither && method == name(QuantMethod::compressed_tensors) ? taken : codes;
+}
+
 void take_scales_of_unknown_class(Model& model) {
   const SaidQuantisation said = said_of(model);
   if (said.method.empty() || is_left_over(*model.tensors, said)) return;
@@ -117,8 +137,7 @@ void take_scales_of_unknown_class(Model& model) {
     if (model.opaque.empty()) return;
   }
   model.tensors = as_stored;
-  model.stored.reset();
-  model.stored_method.reset();
+  model.forget_stored();
 }
 
 std::vector<CanonicalTensor> take_activation_scales(ModelSpec& stored) {

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstring>
 #include <memory>
 #include <utility>
 
@@ -27,6 +28,21 @@ Result<ModelSpec> stored_tensors(const Checkpoint& checkpoint) {
   return spec;
 }
 
+std::optional<std::array<std::int64_t, 2>> stored_sizes(const Checkpoint& checkpoint,
+                                                        const CheckpointTensor& t) {
+  if ((t.dtype != DType::i64 && t.dtype != DType::i32) || volume(t.shape) != 2) return std::nullopt;
+  const auto bytes = checkpoint.data(t);
+  std::array<std::int64_t, 2> sizes{};
+  if (t.dtype == DType::i64) {
+    std::memcpy(sizes.data(), bytes.data(), sizeof sizes);
+  } else {
+    std::array<std::int32_t, 2> narrow{};
+    std::memcpy(narrow.data(), bytes.data(), sizeof narrow);
+    sizes = {narrow[0], narrow[1]};
+  }
+  return sizes;
+}
+
 ModelSpec without(const ModelSpec& spec, const std::vector<std::string>& names) {
   const std::set<std::string_view> out(names.begin(), names.end());
   ModelSpec rest;
@@ -42,10 +58,26 @@ bool matches_any(const std::set<std::string>& patterns, std::string_view name) {
   });
 }
 
+namespace {
+
+/// True for the bias of zeros that GPTQ's programs store beside every weight, also of classes that
+/// have none.
+bool is_empty_bias(const Model& model, std::string_view name) {
+  constexpr std::string_view kBias = ".bias";
+  if (!name.ends_with(kBias)) return false;
+  const std::string module(name.substr(0, name.size() - kBias.size()));
+  if (!model.decoded.contains(module + ".weight")) return false;
+  const auto bytes = model.weights->data(*find_tensor(model.weights->tensors(), name));
+  return std::ranges::all_of(bytes, [](std::byte b) { return b == std::byte{0}; });
+}
+
+}  // namespace
+
 void leave_out_strays(const ModelSpec& config, ModelSpec& stored, Model& model) {
   std::vector<std::string> strays;
   for (const CanonicalTensor& t : stored.tensors())
-    if (!config.find(t.name) && (is_stray_buffer(t.name) || matches_any(model.ignore, t.name)))
+    if (!config.find(t.name) && (is_stray_buffer(t.name) || matches_any(model.ignore, t.name) ||
+                                 is_empty_bias(model, t.name)))
       strays.push_back(t.name);
   if (strays.empty()) return;
   stored = without(stored, strays);

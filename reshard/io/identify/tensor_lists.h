@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <array>
+#include <cstdint>
+#include <optional>
 #include <set>
 #include <string>
 #include <string_view>
@@ -20,6 +23,10 @@ ModelSpec without(const ModelSpec& spec, const std::vector<std::string>& names);
 bool is_stray_buffer(std::string_view name);
 
 bool matches_any(const std::set<std::string>& patterns, std::string_view name);
+
+/// The two integers of a tensor that says a shape; none if it is no pair of I32 or I64.
+std::optional<std::array<std::int64_t, 2>> stored_sizes(const Checkpoint& checkpoint,
+                                                        const CheckpointTensor& t);
 
 /// Removes from `stored` the tensors that the config lacks and that may be left out.
 void leave_out_strays(const ModelSpec& config, ModelSpec& stored, Model& model);

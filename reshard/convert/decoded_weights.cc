@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "reshard/convert/decoded_weights.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <utility>
+#include <vector>
+
+#include "reshard/base/file.h"
+#include "reshard/exec/worker_pool.h"
+
+namespace reshard {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// Elements that a thread decodes at once.
+constexpr Index kPart = Index{1} << 20;
+
+/// A file that has no name any more.
+FileDescriptor nameless_file(const std::string& folder) {
+  std::string name = (fs::path(folder) / "reshard-XXXXXX").string();
+  FileDescriptor file(::mkostemp(name.data(), O_CLOEXEC));
+  if (file) ::unlink(name.c_str());
+  return file;
+}
+
+}  // namespace
+
+DecodedWeights::DecodedWeights(DecodedWeights&& other) noexcept
+    : tensors_(std::move(other.tensors_)),
+      data_(std::exchange(other.data_, nullptr)),
+      size_(std::exchange(other.size_, 0)) {}
+
+DecodedWeights& DecodedWeights::operator=(DecodedWeights&& other) noexcept {
+  std::swap(tensors_, other.tensors_);
+  std::swap(data_, other.data_);
+  std::swap(size_, other.size_);
+  return *this;
+}
+
+DecodedWeights::~DecodedWeights() {
+  if (data_ != nullptr) ::munmap(data_, static_cast<std::size_t>(size_));
+}
+
+Result<> DecodedWeights::map_file() {
+  const char* const said = std::getenv("TMPDIR");
+  const std::string folder = said != nullptr && *said != '\0' ? said : "/tmp";
+  const FileDescriptor file = nameless_file(folder);
+  // Room is taken now: a full disk would otherwise end the process at a write.
+  int error = file ? ::posix_fallocate(file.get(), 0, size_) : errno;
+  void* at = MAP_FAILED;
+  if (error == 0) {
+    at = ::mmap(nullptr, static_cast<std::size_t>(size_), PROT_READ | PROT_WRITE, MAP_SHARED,
+                file.get(), 0);
+    error = at == MAP_FAILED ? errno : 0;
+  }
+  if (error != 0)
+    return fail(Code::io,
+                fmt::format("'{}': no room for the {} bytes of decoded weights ({}); name a folder "
+                            "with more in the environment variable TMPDIR",
+                            folder, size_, std::strerror(error)));
+  data_ = static_cast<std::byte*>(at);
+  return {};
+}
+
+Result<DecodedWeights> DecodedWeights::decode(const Model& model) {
+  DecodedWeights out;
+  for (const auto& [name, codes] : model.decoded) {
+    const auto id = model.tensors->find(name);
+    if (!id) continue;
+    if (auto valid = check_codes(name, codes); !valid)
+      return tl::unexpected(std::move(valid).error().in(model.name));
+    const Index bytes = (*model.tensors)[*id].bytes();
+    out.tensors_.emplace(name, Tensor{out.size_, bytes});
+    out.size_ += (bytes + 63) / 64 * 64;
+  }
+  if (out.size_ == 0) return out;
+  RESHARD_TRY(out.map_file());
+  out.decode_all(model);
+  return out;
+}
+
+void DecodedWeights::decode_all(const Model& model) {
+  struct Part {
+    const CodedTensor* codes;
+    DType dtype;
+    Index first, count;
+    std::byte* out;
+  };
+  std::vector<Part> parts;
+  for (const auto& [name, tensor] : tensors_) {
+    const DType dtype = (*model.tensors)[*model.tensors->find(name)].dtype;
+    const Index bytes = bits(dtype) / 8, count = tensor.bytes / bytes;
+    for (Index first = 0; first < count; first += kPart)
+      parts.push_back({&model.decoded.at(name), dtype, first, std::min(kPart, count - first),
+                       data_ + tensor.offset + first * bytes});
+  }
+  WorkerPool pool(0);
+  std::atomic<std::size_t> next{0};
+  auto body = [&](int) {
+    for (std::size_t i = next++; i < parts.size(); i = next++) {
+      const Part& part = parts[i];
+      reshard::decode(*part.codes, part.first, part.count, part.dtype, part.out);
+    }
+  };
+  pool.run(body);
+}
+
+std::span<const std::byte> DecodedWeights::values_of(const std::string& tensor) const {
+  const auto found = tensors_.find(tensor);
+  if (found == tensors_.end()) return {};
+  return {data_ + found->second.offset, static_cast<std::size_t>(found->second.bytes)};
+}
+
+}  // namespace reshard

@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "reshard/io/hf/code_form.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "reshard/io/hf/config_fields.h"
+
+namespace reshard {
+namespace {
+
+using hf::ConfigFields;
+
+constexpr Index kMost = 1 << 20;
+
+tl::unexpected<Error> unread(std::string_view source, const std::string& what) {
+  return fail(Code::unsupported,
+              fmt::format("{}: quantization_config: {} is not supported", source, what));
+}
+
+/// Columns of a group, as transformers reads them: -1 is a whole row, the default 128.
+Result<Index> columns_of_group(const ConfigFields& q, std::string_view name) {
+  constexpr Index kDefault = 128;
+  const Index said = RESHARD_TRY(q.integer(name)).value_or(kDefault);
+  if (said == -1) return Index{0};
+  return q.has(name) ? q.size(name, kMost) : kDefault;
+}
+
+std::string described(std::string_view method, Index bits, Index group) {
+  return group == 0 ? fmt::format("{}, {} bits", method, bits)
+                    : fmt::format("{}, {} bits in groups of {}", method, bits, group);
+}
+
+Result<CodeForm> awq(const ConfigFields& q, std::string_view source) {
+  CodeForm form{CodeForm::Method::awq};
+  const auto bits = RESHARD_TRY(q.optional_size(q.has("w_bit") ? "w_bit" : "bits")).value_or(4);
+  form.group_cols =
+      RESHARD_TRY(columns_of_group(q, q.has("q_group_size") ? "q_group_size" : "group_size"));
+  std::string version = RESHARD_TRY(q.text("version")).value_or("gemm");
+  std::ranges::transform(version, version.begin(),
+                         [](char c) { return c >= 'A' && c <= 'Z' ? char(c - 'A' + 'a') : c; });
+  if (bits != 4) return unread(source, fmt::format("awq of {} bits", bits));
+  if (version != "gemm") return unread(source, "awq, version " + as_word(version));
+  form.text = described("awq", bits, form.group_cols);
+  return form;
+}
+
+Result<CodeForm> gptq(const ConfigFields& q, std::string_view source) {
+  CodeForm form{CodeForm::Method::gptq};
+  const Index bits = RESHARD_TRY(q.size("bits", kMost));
+  form.group_cols = RESHARD_TRY(columns_of_group(q, "group_size"));
+  if (bits != 2 && bits != 4 && bits != 8)
+    return unread(source, fmt::format("gptq of {} bits", bits));
+  // Its values say which modules have other bits, by patterns.
+  if (const auto modules = RESHARD_TRY(q.object("dynamic")); modules && !modules->empty())
+    return unread(source, "gptq with 'dynamic'");
+  if (const auto words = RESHARD_TRY(q.text("pack_dtype")).value_or("int32"); words != "int32")
+    return unread(source, "gptq packed into " + as_word(words));
+  const auto layout = RESHARD_TRY(q.text("checkpoint_format")).value_or("gptq");
+  if (layout != "gptq" && layout != "gptq_v2")
+    return unread(source, "gptq, checkpoint_format " + as_word(layout));
+  form.bits = static_cast<int>(bits);
+  form.zeros_less_1 = layout == "gptq";
+  form.text = described(layout, bits, form.group_cols);
+  return form;
+}
+
+Result<CodeForm> compressed_tensors(const ConfigFields& q, std::string_view source) {
+  const auto groups = RESHARD_TRY(q.object("config_groups"));
+  if (!groups || groups->empty()) return unread(source, "compressed-tensors without config_groups");
+  const auto usual = RESHARD_TRY(q.text("format")).value_or("unknown");
+  CodeForm form{CodeForm::Method::compressed_tensors, 0};
+  std::string formats;
+  for (const std::string& name : groups->keys()) {
+    const auto group = RESHARD_TRY(groups->object(name));
+    const auto weights = group ? RESHARD_TRY(group->object("weights")) : std::nullopt;
+    if (!weights) return unread(source, fmt::format("group {} without weights", as_word(name)));
+    const auto type = RESHARD_TRY(weights->text("type")).value_or("int");
+    const auto format = RESHARD_TRY(group->text("format")).value_or(usual);
+    if (type != "int" ||
+        (format != "pack-quantized" && format != "int-quantized" && format != "naive-quantized"))
+      return unread(source, fmt::format("{} as {}", as_word(type), as_word(format)));
+    const Index bits = RESHARD_TRY(weights->size("num_bits", kMost));
+    if ((bits != 4 && bits != 8) || (form.bits != 0 && form.bits != bits))
+      return unread(source, fmt::format("{} of {} bits", as_word(type), bits));
+    form.bits = static_cast<int>(bits);
+    if (formats.find(format) == std::string::npos)
+      formats += (formats.empty() ? "" : " and ") + format;
+  }
+  form.text = fmt::format("compressed-tensors, {} of {} bits", formats, form.bits);
+  return form;
+}
+
+Result<CodeForm> bitsandbytes(const ConfigFields& q, std::string_view source) {
+  CodeForm form{CodeForm::Method::bitsandbytes};
+  const bool of_4 = RESHARD_TRY(q.boolean("load_in_4bit", false));
+  const bool of_8 = RESHARD_TRY(q.boolean("load_in_8bit", false));
+  if (of_4 == of_8)
+    return unread(source, "bitsandbytes that says neither load_in_4bit nor load_in_8bit");
+  form.text = of_4 ? "bitsandbytes, 4 bits" : "bitsandbytes, 8 bits";
+  return form;
+}
+
+}  // namespace
+
+Result<CodeForm> code_form(std::string_view text, std::string_view source) {
+  const auto config = RESHARD_TRY(ConfigFields::parse(text, source));
+  const auto q = RESHARD_TRY(config.object("quantization_config"));
+  const auto method = q ? RESHARD_TRY(q->text("quant_method")).value_or("unknown") : "none";
+  if (method == "awq") return awq(*q, source);
+  if (method == "gptq") return gptq(*q, source);
+  if (method == "compressed-tensors") return compressed_tensors(*q, source);
+  if (method == "bitsandbytes") return bitsandbytes(*q, source);
+  return unread(source, "quant_method " + as_word(method));
+}
+
+}  // namespace reshard

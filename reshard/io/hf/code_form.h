@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "reshard/base/result.h"
+#include "reshard/index/interval.h"
+
+namespace reshard {
+
+/// A form of weights that is read, but not written, as a quantization_config describes it.
+struct CodeForm {
+  enum class Method {
+    awq,                 ///< X.qweight I32 [in, out / 8], X.qzeros, X.scales [groups, out].
+    gptq,                ///< X.qweight I32 [in / 8, out], X.qzeros, X.scales, X.g_idx I32 [in].
+    compressed_tensors,  ///< X.weight_packed or X.weight I8, X.weight_scale, X.weight_zero_point,
+                         ///< X.weight_g_idx, X.weight_shape.
+    bitsandbytes,        ///< X.weight U8 and X.weight.*, or X.weight I8 and X.SCB.
+  };
+  Method method = Method::awq;
+  int bits = 4;               ///< of integers: 2, 4 or 8.
+  Index group_cols = 0;       ///< of AWQ and GPTQ, columns; 0: all of a row. Else the files say it.
+  bool zeros_less_1 = false;  ///< GPTQ's first format: files hold zero points minus one.
+  std::string text = {};      ///< for messages: "gptq, 4 bits in groups of 128".
+};
+
+/// Reads the quantization_config of a config.json. By quant_method:
+///   awq                 version gemm, of 4 bits
+///   gptq                2, 4 or 8 bits, checkpoint_format gptq or gptq_v2
+///   compressed-tensors  integers of 4 or 8 bits, the same in all config_groups, pack-quantized or
+///                       int-quantized
+///   bitsandbytes        load_in_4bit (NF4, FP4) and load_in_8bit
+///
+/// Errors begin with `source`: Code::unsupported for everything else; Code::corrupt for a value of
+/// the wrong type.
+Result<CodeForm> code_form(std::string_view text, std::string_view source = "config.json");
+
+}  // namespace reshard

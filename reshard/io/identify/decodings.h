@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "reshard/base/result.h"
+#include "reshard/io/checkpoint/checkpoint.h"
+#include "reshard/io/hf/code_form.h"
+#include "reshard/model/tensor.h"
+#include "reshard/transform/decode.h"
+
+namespace reshard::identify {
+
+/// The tensors of a checkpoint whose weights are stored as codes, as they are after decoding.
+struct DecodedTensors {
+  ModelSpec tensors;  ///< "X.weight" where files have its codes, scales and zero points.
+  std::map<std::string, CodedTensor> codes;  ///< by name; borrows the checkpoint's files.
+};
+
+/// Finds codes and their parts by name, dtype and shape as the form stores them. @param values the
+/// dtype of decoded integers; 4-bit forms of bitsandbytes say their own
+///
+/// Errors: Code::unsupported for a part that is missing, or of another dtype or shape than the
+/// codes need (both are named); Code::corrupt for a shape or a state of bitsandbytes that is
+/// malformed. No other data are read. @pre checkpoint.kind() == Checkpoint::Kind::hf
+Result<DecodedTensors> decoded_tensors(const ModelSpec& stored, const CodeForm& form,
+                                       const Checkpoint& checkpoint, DType values);
+
+}  // namespace reshard::identify

@@ -1,0 +1,185 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "reshard/transform/decode.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <vector>
+
+#include "reshard/transform/convert.h"
+
+namespace reshard {
+namespace {
+
+template <class T>
+T load(const std::byte* from, Index i) {
+  T value;
+  std::memcpy(&value, from + i * Index{sizeof(T)}, sizeof value);
+  return value;
+}
+
+std::uint32_t word(const PackedIntegers& p, Index i) {
+  if (p.word_bytes == 1) return load<std::uint8_t>(p.words, i);
+  return load<std::uint32_t>(p.words, i);
+}
+
+/// The integer at a place of a word.
+int integer(const PackedIntegers& p, std::uint32_t word, Index lane) {
+  const int shift = p.bits * p.place[static_cast<std::size_t>(lane)];
+  const auto code = static_cast<int>(word >> shift & ((1U << p.bits) - 1));
+  return p.is_signed && code >= 1 << (p.bits - 1) ? code - (1 << p.bits) : code;
+}
+
+void convert_floats(const std::vector<float>& values, DType to, std::byte* out) {
+  const auto* from = reinterpret_cast<const std::byte*>(values.data());
+  const auto count = static_cast<Index>(values.size());
+  if (to == DType::f32)
+    std::memcpy(out, from, values.size() * sizeof(float));
+  else
+    convert_values({{DType::f32, ValueMap::identity}, {to, ValueMap::identity}}, from, out, count);
+}
+
+/// Decodes rows of a matrix, one after another.
+class RowDecoder {
+ public:
+  explicit RowDecoder(const IntegerMatrix& m)
+      : m_(m), scales_(static_cast<std::size_t>(m.groups)), zeros_(scales_.size()) {}
+
+  /// Columns [begin, end) of a row.
+  void decode(Index row, Index begin, Index end, DType to, std::byte* out) {
+    take_groups(row);
+    values_.resize(static_cast<std::size_t>(end - begin));
+    m_.codes.along_rows ? take_column_words(row, begin) : take_row_words(row, begin, end);
+    for (Index col = begin; col < end;) {
+      const Index stop = m_.group_of_col != nullptr ? col + 1 : end_of_group(col, end);
+      const auto g = static_cast<std::size_t>(group_of(col));
+      for (; col < stop; ++col) {
+        float& value = values_[static_cast<std::size_t>(col - begin)];
+        value = (value - zeros_[g]) * scales_[g] * m_.factor;
+      }
+    }
+    convert_floats(values_, to, out);
+  }
+
+ private:
+  Index group_of(Index col) const {
+    return m_.group_of_col != nullptr ? load<std::int32_t>(m_.group_of_col, col)
+                                      : col / m_.group_cols;
+  }
+  Index end_of_group(Index col, Index end) const {
+    return std::min(end, (col / m_.group_cols + 1) * m_.group_cols);
+  }
+
+  void take_groups(Index row) {
+    std::byte scale[sizeof(float)];
+    const int bytes = bits(m_.scale_dtype) / 8;
+    const Conversion widen{{m_.scale_dtype, ValueMap::identity}, {DType::f32, ValueMap::identity}};
+    for (Index g = 0; g < m_.groups; ++g) {
+      const std::byte* at = m_.scales + (row * m_.scale_row + g * m_.scale_group) * bytes;
+      widen.converts() ? convert_values(widen, at, scale, 1)
+                       : void(std::memcpy(scale, at, sizeof scale));
+      const auto i = static_cast<std::size_t>(g);
+      scales_[i] = load<float>(scale, 0);
+      zeros_[i] = static_cast<float>((m_.zeros ? m_.zeros->at(row, g) : 0) + m_.zero_offset);
+    }
+  }
+
+  void take_row_words(Index row, Index begin, Index end) {
+    const PackedIntegers& p = m_.codes;
+    const Index k = p.per_word();
+    for (Index col = begin; col < end;) {
+      const std::uint32_t w = word(p, row * p.row_stride + col / k * p.col_stride);
+      for (const Index stop = std::min(end, (col / k + 1) * k); col < stop; ++col)
+        values_[static_cast<std::size_t>(col - begin)] = static_cast<float>(integer(p, w, col % k));
+    }
+  }
+
+  void take_column_words(Index row, Index begin) {
+    const PackedIntegers& p = m_.codes;
+    const Index k = p.per_word(), first = row / k * p.row_stride + begin * p.col_stride;
+    for (std::size_t i = 0; i < values_.size(); ++i) {
+      const std::uint32_t w = word(p, first + static_cast<Index>(i) * p.col_stride);
+      values_[i] = static_cast<float>(integer(p, w, row % k));
+    }
+  }
+
+  const IntegerMatrix& m_;
+  std::vector<float> scales_, zeros_;  ///< of the row, by group.
+  std::vector<float> values_;
+};
+
+void decode_part(const IntegerMatrix& m, Index first, Index count, DType to, std::byte* out) {
+  RowDecoder decoder(m);
+  const Index bytes = bits(to) / 8;
+  for (Index at = first; at < first + count;) {
+    const Index row = at / m.cols, col = at % m.cols;
+    const Index n = std::min(m.cols - col, first + count - at);
+    decoder.decode(row, col, col + n, to, out + (at - first) * bytes);
+    at += n;
+  }
+}
+
+float scale_of(const TableMatrix& m, Index block) {
+  if (!m.coded) return load<float>(m.scales, block);
+  const auto code = load<std::uint8_t>(m.scales, block);
+  const float scale =
+      load<float>(m.coded->table, code) * load<float>(m.coded->scales, block / m.coded->block);
+  return scale + m.coded->offset;
+}
+
+void decode_part(const TableMatrix& m, Index first, Index count, DType to, std::byte* out) {
+  constexpr Index kAtOnce = 4096;
+  std::vector<float> values;
+  const Index bytes = bits(to) / 8;
+  for (Index at = first; at < first + count;) {
+    const Index n = std::min({kAtOnce, first + count - at});
+    values.resize(static_cast<std::size_t>(n));
+    float scale = 0;
+    for (Index i = at; i < at + n; ++i) {
+      if (i == at || i % m.block == 0) scale = scale_of(m, i / m.block);
+      const auto pair = std::to_integer<unsigned>(m.codes[i / 2]);
+      const unsigned code = i % 2 == 0 ? pair >> 4 : pair & 15U;
+      values[static_cast<std::size_t>(i - at)] = m.table[code] * scale;
+    }
+    convert_floats(values, to, out + (at - first) * bytes);
+    at += n;
+  }
+}
+
+}  // namespace
+
+int PackedIntegers::at(Index row, Index col) const {
+  const Index k = per_word();
+  const Index word_row = along_rows ? row / k : row, word_col = along_rows ? col : col / k;
+  return integer(*this, word(*this, word_row * row_stride + word_col * col_stride),
+                 (along_rows ? row : col) % k);
+}
+
+Result<> check_codes(std::string_view name, const CodedTensor& tensor) {
+  const auto* m = std::get_if<IntegerMatrix>(&tensor);
+  if (m == nullptr) return {};
+  for (Index col = 0; m->group_of_col != nullptr && col < m->cols; ++col)
+    if (const auto group = load<std::int32_t>(m->group_of_col, col);
+        group < 0 || group >= m->groups)
+      return fail(Code::corrupt,
+                  fmt::format("'{}': column {} is in group {} of {}", name, col, group, m->groups));
+  // The zero point 0 is stored as -1, whose bits are those of the largest number.
+  const int most = (1 << m->codes.bits) - 1;
+  if (!m->zeros || m->zeros->is_signed || m->zero_offset == 0) return {};
+  for (Index row = 0; row < m->rows; ++row)
+    for (Index g = 0; g < m->groups; ++g)
+      if (m->zeros->at(row, g) == most)
+        return fail(Code::unsupported,
+                    fmt::format("'{}': the zero point of row {} is stored as {}, which is 0 or {}: "
+                                "programs that read checkpoint_format gptq differ; write it as "
+                                "gptq_v2",
+                                name, row, most, most + 1));
+  return {};
+}
+
+void decode(const CodedTensor& tensor, Index first, Index count, DType to, std::byte* out) {
+  std::visit([&](const auto& matrix) { decode_part(matrix, first, count, to, out); }, tensor);
+}
+
+}  // namespace reshard

@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+// The values of weights whose form is read but not written: integers with zero points, packed in an
+// order of their own, and entries of a table. Formats that are also written are in quantise.h.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string_view>
+#include <variant>
+
+#include "reshard/base/dtype.h"
+#include "reshard/base/result.h"
+#include "reshard/index/interval.h"
+
+namespace reshard {
+
+/// A matrix of small integers, several in a word, as quantisers pack them. Borrows its words.
+struct PackedIntegers {
+  const std::byte* words = nullptr;  ///< little-endian; no alignment is required.
+  int bits = 4;                      ///< of an integer: 2, 4 or 8.
+  int word_bytes = 4;                ///< 1 or 4.
+  bool is_signed = false;            ///< two's complement. @pre an integer fills its word
+  /// True if a word holds consecutive rows of a column, false if consecutive columns of a row.
+  bool along_rows = false;
+  Index row_stride = 0, col_stride = 0;  ///< words from a row, or column, of words to the next.
+  /// The place in its word of each of consecutive integers; place 0 is in the lowest bits.
+  std::array<std::uint8_t, 16> place = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+
+  int per_word() const { return 8 * word_bytes / bits; }
+  int at(Index row, Index col) const;
+};
+
+/// Weights [rows, cols] of (code - zero point) * scale * factor. Zero points and scales belong to a
+/// row and a group of columns. Borrows its parts.
+struct IntegerMatrix {
+  Index rows = 0, cols = 0;
+  PackedIntegers codes;
+  std::optional<PackedIntegers> zeros = {};  ///< [rows, groups]; none: all are 0.
+  int zero_offset = 0;                       ///< added to every zero point.
+  const std::byte* scales = nullptr;         ///< no alignment is required.
+  DType scale_dtype = DType::f16;            ///< f32, bf16 or f16.
+  Index scale_row = 0,
+        scale_group = 0;  ///< elements from the scale of a row, or group, to the next.
+  Index groups = 1;
+  Index group_cols = 0;                     ///< columns of a group; the last may have fewer.
+  const std::byte* group_of_col = nullptr;  ///< I32 [cols], each below `groups`; null: in order.
+  float factor = 1;                         ///< multiplied last.
+};
+
+/// Weights of table[code] * scale, where a scale belongs to consecutive elements of the whole
+/// tensor: bitsandbytes' 4-bit forms. Borrows its parts.
+struct TableMatrix {
+  Index count = 0;                   ///< elements.
+  const std::byte* codes = nullptr;  ///< 4 bits each, the first one in the high half of a byte.
+  std::array<float, 16> table{};
+  Index block = 64;                   ///< elements of a scale.
+  const std::byte* scales = nullptr;  ///< F32, or, if they are themselves coded, U8.
+  /// How scales are coded: coded_table[code] * scale of the scale's block + offset.
+  struct CodedScales {
+    const std::byte* table = nullptr;   ///< F32 [256].
+    const std::byte* scales = nullptr;  ///< F32.
+    Index block = 256;                  ///< scales of a scale.
+    float offset = 0;
+  };
+  std::optional<CodedScales> coded = {};
+};
+
+using CodedTensor = std::variant<IntegerMatrix, TableMatrix>;
+
+/// Reads the parts that decode() relies on. Errors, which name the tensor: a column without a
+/// group; a zero point that GPTQ's first format cannot hold, and which programs read differently.
+Result<> check_codes(std::string_view name, const CodedTensor& tensor);
+
+/// Writes elements [first, first + count) of a tensor, in row-major order. Products are computed in
+/// F32 and rounded once to `to`; code minus zero point is exact. Thread-safe for disjoint outputs.
+///
+/// @pre check_codes() succeeds; `to` is f32, bf16 or f16; the range is within the tensor; its parts
+/// have the sizes that follow from their declarations
+void decode(const CodedTensor& tensor, Index first, Index count, DType to, std::byte* out);
+
+}  // namespace reshard

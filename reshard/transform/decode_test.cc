@@ -1,0 +1,259 @@
+// SPDX-License-Identifier: Apache-2.0
+// Protects: integers are found where quantisers put them, and become the values that their scales
+// and zero points give them, whichever part of a tensor is decoded.
+#include "reshard/transform/decode.h"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <random>
+#include <vector>
+
+#include "reshard/transform/convert_arithmetic.h"
+
+namespace reshard {
+namespace {
+
+/// A matrix of numbers, by row and column.
+template <class T>
+struct Grid {
+  Index rows, cols;
+  std::vector<T> values;
+  Grid(Index r, Index c) : rows(r), cols(c), values(static_cast<std::size_t>(r * c)) {}
+  T& at(Index r, Index c) { return values[static_cast<std::size_t>(r * cols + c)]; }
+  const std::byte* bytes() const { return reinterpret_cast<const std::byte*>(values.data()); }
+};
+
+Grid<int> random_codes(Index rows, Index cols, int bits, std::mt19937& random) {
+  Grid<int> codes(rows, cols);
+  for (int& code : codes.values) code = static_cast<int>(random() >> 8 & ((1U << bits) - 1));
+  return codes;
+}
+
+Grid<float> random_scales(Index rows, Index groups, std::mt19937& random) {
+  Grid<float> scales(rows, groups);
+  for (float& scale : scales.values) scale = static_cast<float>(random() % 1000 + 1) / 4096;
+  return scales;
+}
+
+/// Each word: `k` consecutive integers along one dimension, the i-th at place order[i].
+std::vector<std::uint32_t> packed(Grid<int>& codes, int bits, bool along_rows,
+                                  const std::vector<int>& order) {
+  const Index k = 32 / bits;
+  const Index rows = along_rows ? (codes.rows + k - 1) / k : codes.rows;
+  const Index cols = along_rows ? codes.cols : (codes.cols + k - 1) / k;
+  std::vector<std::uint32_t> words(static_cast<std::size_t>(rows * cols));
+  for (Index r = 0; r < codes.rows; ++r)
+    for (Index c = 0; c < codes.cols; ++c) {
+      const Index along = along_rows ? r : c;
+      const Index word = (along_rows ? r / k : r) * cols + (along_rows ? c : c / k);
+      words[static_cast<std::size_t>(word)] |= static_cast<std::uint32_t>(codes.at(r, c))
+                                               << bits * order[static_cast<std::size_t>(along % k)];
+    }
+  return words;
+}
+
+const std::byte* bytes_of(const std::vector<std::uint32_t>& words) {
+  return reinterpret_cast<const std::byte*>(words.data());
+}
+
+std::vector<int> in_order(int n) {
+  std::vector<int> order;
+  for (int i = 0; i < n; ++i) order.push_back(i);
+  return order;
+}
+
+std::vector<float> decoded(const CodedTensor& tensor, Index first, Index count) {
+  std::vector<float> out(static_cast<std::size_t>(count));
+  decode(tensor, first, count, DType::f32, reinterpret_cast<std::byte*>(out.data()));
+  return out;
+}
+
+/// Decodes the whole, then parts of any size: all must give the wanted values.
+void expect_values(const CodedTensor& tensor, const std::vector<float>& want) {
+  const auto count = static_cast<Index>(want.size());
+  EXPECT_EQ(decoded(tensor, 0, count), want);
+  std::vector<std::uint16_t> halves(want.size());
+  decode(tensor, 0, count, DType::bf16, reinterpret_cast<std::byte*>(halves.data()));
+  for (std::size_t i = 0; i < want.size(); ++i) ASSERT_EQ(halves[i], to_bf16(want[i])) << i;
+  std::vector<float> parts;
+  for (Index at = 0, n = 1; at < count; at += n, n = std::min(n * 2 + 1, count - at)) {
+    const auto part = decoded(tensor, at, n);
+    parts.insert(parts.end(), part.begin(), part.end());
+  }
+  EXPECT_EQ(parts, want);
+}
+
+/// One matrix of integers in groups of columns.
+struct Integers {
+  Grid<int> codes, zeros;
+  Grid<float> scales;
+  Index group;
+  Integers(Index rows, Index cols, Index group_cols, int bits, std::mt19937& random)
+      : codes(random_codes(rows, cols, bits, random)),
+        zeros(random_codes(rows, (cols + group_cols - 1) / group_cols, bits, random)),
+        scales(random_scales(rows, zeros.cols, random)),
+        group(group_cols) {}
+
+  /// @param zero added to each zero point
+  std::vector<float> values(int zero, const std::vector<std::int32_t>& group_of = {}) {
+    std::vector<float> out;
+    for (Index r = 0; r < codes.rows; ++r)
+      for (Index c = 0; c < codes.cols; ++c) {
+        const Index g = group_of.empty() ? c / group : group_of[static_cast<std::size_t>(c)];
+        out.push_back(static_cast<float>(codes.at(r, c) - zeros.at(r, g) - zero) * scales.at(r, g));
+      }
+    return out;
+  }
+};
+
+/// Rows and columns exchanged.
+template <class T>
+Grid<T> transposed(Grid<T>& grid) {
+  Grid<T> out(grid.cols, grid.rows);
+  for (Index r = 0; r < grid.rows; ++r)
+    for (Index c = 0; c < grid.cols; ++c) out.at(c, r) = grid.at(r, c);
+  return out;
+}
+
+TEST(Decode, awq_packs_eight_rows_of_a_column_in_its_order) {
+  std::mt19937 random(1);
+  // The column that each place of a word holds, as AutoAWQ's packing defines it.
+  const std::vector<int> held = {0, 2, 4, 6, 1, 3, 5, 7};
+  std::vector<int> place(8);
+  for (int i = 0; i < 8; ++i)
+    place[static_cast<std::size_t>(held[static_cast<std::size_t>(i)])] = i;
+  Integers m(24, 40, 16, 4, random);
+  Grid<int> codes = transposed(m.codes), zeros = transposed(m.zeros);
+  Grid<float> scales = transposed(m.scales);
+  const auto words = packed(codes, 4, false, place), zero_words = packed(zeros, 4, false, place);
+  PackedIntegers p{.words = bytes_of(words), .along_rows = true, .row_stride = 1, .col_stride = 3};
+  for (std::size_t i = 0; i < 8; ++i) p.place[i] = static_cast<std::uint8_t>(place[i]);
+  IntegerMatrix matrix{.rows = 24, .cols = 40, .codes = p, .zeros = p};
+  matrix.zeros->words = bytes_of(zero_words);
+  matrix.scales = scales.bytes();
+  matrix.scale_dtype = DType::f32;
+  matrix.scale_row = 1;
+  matrix.scale_group = 24;
+  matrix.groups = 3;
+  matrix.group_cols = 16;
+  expect_values(matrix, m.values(0));
+}
+
+TEST(Decode, gptq_packs_columns_of_a_row_and_orders_groups_by_a_table) {
+  std::mt19937 random(2);
+  for (const int bits : {2, 4, 8})
+    for (const bool ordered : {false, true}) {
+      const Index k = 32 / bits, rows = 2 * k, cols = 3 * k;
+      Integers m(rows, cols, k, bits, random);
+      std::vector<std::int32_t> group_of;
+      for (Index c = 0; ordered && c < cols; ++c)
+        group_of.push_back(static_cast<std::int32_t>(random() % 3));
+      Grid<int> codes = transposed(m.codes), zeros = transposed(m.zeros);
+      Grid<float> scales = transposed(m.scales);
+      const auto order = in_order(static_cast<int>(k));
+      const auto words = packed(codes, bits, true, order);
+      const auto zero_words = packed(zeros, bits, false, order);
+      IntegerMatrix matrix{.rows = rows, .cols = cols, .codes = {}};
+      matrix.codes = {.words = bytes_of(words), .bits = bits, .row_stride = 1, .col_stride = rows};
+      matrix.zeros = PackedIntegers{.words = bytes_of(zero_words),
+                                    .bits = bits,
+                                    .along_rows = true,
+                                    .row_stride = 1,
+                                    .col_stride = rows / k};
+      matrix.zero_offset = 1;
+      matrix.scales = scales.bytes();
+      matrix.scale_dtype = DType::f32;
+      matrix.scale_row = 1;
+      matrix.scale_group = rows;
+      matrix.groups = 3;
+      matrix.group_cols = k;
+      if (ordered) matrix.group_of_col = reinterpret_cast<const std::byte*>(group_of.data());
+      expect_values(matrix, m.values(1, group_of));
+    }
+}
+
+TEST(Decode, words_of_rows_need_not_be_full) {
+  std::mt19937 random(3);
+  Integers m(5, 21, 7, 4, random);
+  const auto order = in_order(8);
+  const auto words = packed(m.codes, 4, false, order), zero_words = packed(m.zeros, 4, true, order);
+  IntegerMatrix matrix{.rows = 5, .cols = 21, .codes = {}};
+  matrix.codes = {.words = bytes_of(words), .row_stride = 3, .col_stride = 1};
+  matrix.zeros = PackedIntegers{
+      .words = bytes_of(zero_words), .along_rows = true, .row_stride = 3, .col_stride = 1};
+  matrix.scales = m.scales.bytes();
+  matrix.scale_dtype = DType::f32;
+  matrix.scale_row = 3;
+  matrix.scale_group = 1;
+  matrix.groups = 3;
+  matrix.group_cols = 7;
+  expect_values(matrix, m.values(0));
+}
+
+TEST(Decode, bytes_are_signed_and_a_factor_is_multiplied_last) {
+  const std::vector<std::int8_t> codes = {-128, -1, 0, 1, 127, 100};
+  const std::vector<float> scales = {0.3F, 0.7F};
+  IntegerMatrix matrix{.rows = 2, .cols = 3, .codes = {}};
+  matrix.codes = {.words = reinterpret_cast<const std::byte*>(codes.data()),
+                  .bits = 8,
+                  .word_bytes = 1,
+                  .is_signed = true,
+                  .row_stride = 3,
+                  .col_stride = 1};
+  matrix.scales = reinterpret_cast<const std::byte*>(scales.data());
+  matrix.scale_dtype = DType::f32;
+  matrix.scale_row = 1;
+  matrix.group_cols = 3;
+  matrix.factor = 1 / 127.0F;
+  std::vector<float> want;
+  for (std::size_t i = 0; i < 6; ++i)
+    want.push_back(static_cast<float>(codes[i]) * scales[i / 3] * (1 / 127.0F));
+  expect_values(matrix, want);
+}
+
+TEST(Decode, scales_may_be_halves) {
+  const std::vector<std::int8_t> codes = {3, -5};
+  const std::vector<std::uint16_t> scales = {to_bf16(0.1F), to_bf16(0.2F)};
+  IntegerMatrix matrix{.rows = 1, .cols = 2, .codes = {}};
+  matrix.codes = {.words = reinterpret_cast<const std::byte*>(codes.data()),
+                  .bits = 8,
+                  .word_bytes = 1,
+                  .is_signed = true,
+                  .row_stride = 2,
+                  .col_stride = 1};
+  matrix.scales = reinterpret_cast<const std::byte*>(scales.data());
+  matrix.scale_dtype = DType::bf16;
+  matrix.scale_group = 1;
+  matrix.groups = 2;
+  matrix.group_cols = 1;
+  expect_values(matrix, {3 * from_bf16(scales[0]), -5 * from_bf16(scales[1])});
+}
+
+TEST(Decode, a_table_has_its_first_code_in_the_high_half) {
+  std::mt19937 random(4);
+  for (const bool nested : {false, true}) {
+    constexpr Index kCount = 9001, kBlock = 64, kBlocks = (kCount + kBlock - 1) / kBlock;
+    TableMatrix m{.count = kCount, .block = kBlock};
+    for (float& entry : m.table) entry = static_cast<float>(random() % 200) / 100 - 1;
+    std::vector<std::uint8_t> codes((kCount + 1) / 2), coded(kBlocks);
+    for (auto& code : codes) code = static_cast<std::uint8_t>(random());
+    for (auto& code : coded) code = static_cast<std::uint8_t>(random());
+    Grid<float> scales = random_scales(1, kBlocks, random), table = random_scales(1, 256, random);
+    m.codes = reinterpret_cast<const std::byte*>(codes.data());
+    m.scales = nested ? reinterpret_cast<const std::byte*>(coded.data()) : scales.bytes();
+    if (nested) m.coded = {table.bytes(), scales.bytes(), 16, 0.25F};
+    std::vector<float> want;
+    for (Index i = 0; i < kCount; ++i) {
+      const Index block = i / kBlock;
+      const float inner = table.at(0, coded[static_cast<std::size_t>(block)]);
+      const float scale = nested ? inner * scales.at(0, block / 16) + 0.25F : scales.at(0, block);
+      const unsigned pair = codes[static_cast<std::size_t>(i / 2)];
+      want.push_back(m.table[i % 2 == 0 ? pair >> 4 : pair & 15U] * scale);
+    }
+    expect_values(m, want);
+  }
+}
+
+}  // namespace
+}  // namespace reshard

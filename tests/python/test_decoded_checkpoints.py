@@ -1,0 +1,302 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Weights in forms that are read but not written: AWQ, GPTQ, compressed-tensors' integers with zero
+points, bitsandbytes. Their values are those of the library that wrote them or, where it needs a GPU, of
+its documented layout; every layout gets them, and nothing is copied that would describe the old form."""
+
+import json
+
+import bitsandbytes.functional as bnb
+import pytest
+import reshard
+import torch
+from compressed_tensors.compressors.naive_quantized.base import IntQuantizationCompressor
+from compressed_tensors.compressors.pack_quantized.base import PackedQuantizationCompressor
+from compressed_tensors.quantization import QuantizationArgs, QuantizationScheme
+from compressed_tensors.quantization.utils import calculate_qparams
+
+from folders import command, expect_layout_of_values, ranks, read, same, write
+
+CONFIG = {
+  "architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "dtype": "bfloat16",
+  "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 1, "num_attention_heads": 4,
+  "num_key_value_heads": 2, "head_dim": 16, "vocab_size": 32, "tie_word_embeddings": False,
+}  # fmt: skip
+UNKNOWN = {"architectures": ["SomethingForCausalLM"], "model_type": "something"}
+LAYER = "model.layers.0."
+MATRICES = {
+  "self_attn.q_proj": (64, 64), "self_attn.k_proj": (32, 64), "self_attn.v_proj": (32, 64),
+  "self_attn.o_proj": (64, 64), "mlp.gate_proj": (96, 64), "mlp.up_proj": (96, 64),
+  "mlp.down_proj": (64, 96),
+}  # fmt: skip
+VECTORS = {
+  "input_layernorm": 64, "post_attention_layernorm": 64, "self_attn.q_norm": 16, "self_attn.k_norm": 16,
+}  # fmt: skip
+GROUP = 32
+GENERATOR = torch.Generator().manual_seed(5)
+
+
+def codes(*shape, bits=4):
+  return torch.randint(0, 1 << bits, shape, generator=GENERATOR)
+
+
+def scales(*shape, dtype=torch.float16):
+  return (torch.rand(shape, generator=GENERATOR) * 0.01 + 1e-3).to(dtype)
+
+
+def words(integers, bits, order=None):
+  """Rows of integers, as many as fill 32 bits in a word; place i has the integer order[i]."""
+  k = 32 // bits
+  order = order or list(range(k))
+  lanes = integers.reshape(integers.shape[0], -1, k)[:, :, order].to(torch.int64)
+  packed = (lanes << (torch.arange(k) * bits)).sum(-1)
+  return torch.where(packed >= 1 << 31, packed - (1 << 32), packed).to(torch.int32)
+
+
+def weights(q, zeros, scale, group_of):
+  """[out, in] of integers [in, out], and of zero points and scales [groups, out]."""
+  return ((q - zeros[group_of]).float() * scale[group_of].float()).T.contiguous()
+
+
+def awq(rows, cols):
+  """AutoAWQ's gemm: [in, out], eight columns in a word, in an order that suits its kernels."""
+  order = [0, 2, 4, 6, 1, 3, 5, 7]
+  q, zeros, scale = codes(cols, rows), codes(cols // GROUP, rows), scales(cols // GROUP, rows)
+  parts = {".qweight": words(q, 4, order), ".qzeros": words(zeros, 4, order), ".scales": scale}
+  return parts, weights(q, zeros, scale, torch.arange(cols) // GROUP)
+
+
+def gptq(rows, cols, bits=4, first=True, ordered=True):
+  """AutoGPTQ's: [in, out], words along in; zero points along out, in the first format less one."""
+  q, scale = codes(cols, rows, bits=bits), scales(cols // GROUP, rows)
+  zeros = codes(cols // GROUP, rows, bits=bits).clamp(min=1 if first else 0)
+  group_of = torch.arange(cols) // GROUP
+  if ordered:
+    group_of = group_of[torch.randperm(cols, generator=GENERATOR)]
+  parts = {
+    ".qweight": words(q.T, bits).T.contiguous(), ".qzeros": words(zeros - int(first), bits), ".scales": scale,
+    ".g_idx": group_of.to(torch.int32),
+  }  # fmt: skip
+  if not ordered:
+    del parts[".g_idx"]
+  return parts, weights(q, zeros, scale, group_of)
+
+
+def by_compressed_tensors(how, compressor, ordered=False):
+  """What the library makes of weights, and what it reads again."""
+
+  def parts_of(rows, cols):
+    weight = (torch.randn(rows, cols, generator=GENERATOR) + 0.3).to(torch.bfloat16)
+    arguments = QuantizationArgs(**how)
+    scheme = QuantizationScheme(targets=["Linear"], weights=arguments)
+    blocks = weight.reshape(rows, -1, how.get("group_size", cols))
+    scale, zeros = calculate_qparams(blocks.amin(-1), blocks.amax(-1), arguments)
+    parts = {"weight": weight, "weight_scale": scale, "weight_zero_point": zeros}
+    if ordered:
+      group_of = (torch.arange(cols) // how["group_size"])[torch.randperm(cols, generator=GENERATOR)]
+      parts["weight_g_idx"] = group_of.to(torch.int32)
+    stored = compressor.compress(parts, scheme)
+    value = compressor.decompress(dict(stored), scheme)["weight"]
+    return {"." + name: t for name, t in stored.items()}, value
+
+  return parts_of
+
+
+def by_bitsandbytes(kind, nested):
+  def parts_of(rows, cols):
+    weight = torch.randn(rows, cols, generator=GENERATOR).to(torch.bfloat16)
+    packed, state = bnb.quantize_4bit(weight, blocksize=64, quant_type=kind, compress_statistics=nested)
+    parts = {".weight": packed} | {".weight." + name: t for name, t in state.as_dict(packed=True).items()}
+    return parts, bnb.dequantize_4bit(packed, state)
+
+  return parts_of
+
+
+def llm_int8(rows, cols):
+  weight = torch.randn(rows, cols, generator=GENERATOR).to(torch.float16)
+  q, largest, _ = bnb.int8_vectorwise_quant(weight)
+  parts = {".weight": q, ".SCB": largest, ".weight_format": torch.tensor(0, dtype=torch.uint8)}
+  return parts, bnb.int8_vectorwise_dequant(q, largest)
+
+
+def groups(form, weights):
+  group = {"targets": ["Linear"], "weights": weights}
+  return {"quant_method": "compressed-tensors", "format": form, "config_groups": {"group_0": group}}
+
+
+INT4 = {"num_bits": 4, "type": "int", "symmetric": False, "strategy": "group", "group_size": GROUP}
+INT8 = {"num_bits": 8, "type": "int", "symmetric": False, "strategy": "channel"}
+GPTQ = {"quant_method": "gptq", "bits": 4, "group_size": GROUP, "desc_act": True, "sym": False}
+V2 = {**GPTQ, "checkpoint_format": "gptq_v2"}
+NF4 = {"quant_method": "bitsandbytes", "load_in_4bit": True, "bnb_4bit_quant_type": "nf4"}
+# name: (parts and values of a module, quantization_config)
+FORMS = {
+  "awq": (awq, {"quant_method": "awq", "bits": 4, "group_size": GROUP, "zero_point": True, "version": "gemm"}),
+  "gptq": (gptq, GPTQ),
+  "gptq_in_order": (lambda r, c: gptq(r, c, ordered=False), {**GPTQ, "desc_act": False}),
+  "gptq_v2": (lambda r, c: gptq(r, c, first=False), V2),
+  "gptq_v2_of_2_bits": (lambda r, c: gptq(r, c, bits=2, first=False), {**V2, "bits": 2}),
+  "gptq_of_8_bits": (lambda r, c: gptq(r, c, bits=8), {**GPTQ, "bits": 8}),
+  "int4": (by_compressed_tensors(INT4, PackedQuantizationCompressor), groups("pack-quantized", INT4)),
+  "int8_packed": (by_compressed_tensors(INT8, PackedQuantizationCompressor), groups("pack-quantized", INT8)),
+  "int8": (by_compressed_tensors(INT8, IntQuantizationCompressor), groups("int-quantized", INT8)),
+  "nf4": (by_bitsandbytes("nf4", False), NF4),
+  "nf4_double": (by_bitsandbytes("nf4", True), {**NF4, "bnb_4bit_use_double_quant": True}),
+  "fp4": (by_bitsandbytes("fp4", True), {**NF4, "bnb_4bit_quant_type": "fp4"}),
+  "llm_int8": (llm_int8, {"quant_method": "bitsandbytes", "load_in_8bit": True}),
+}  # fmt: skip
+
+
+def checkpoint(parts_of):
+  """(tensors, values) of a small model."""
+  plain = {
+    "model.embed_tokens.weight": scales(32, 64, dtype=torch.bfloat16),
+    "model.norm.weight": scales(64, dtype=torch.bfloat16),
+    "lm_head.weight": scales(32, 64, dtype=torch.bfloat16),
+  }
+  plain |= {LAYER + name + ".weight": scales(n, dtype=torch.bfloat16) for name, n in VECTORS.items()}
+  tensors, values = dict(plain), dict(plain)
+  for name, shape in MATRICES.items():
+    parts, value = parts_of(*shape)
+    tensors |= {LAYER + name + part: t.contiguous() for part, t in parts.items()}
+    values[LAYER + name + ".weight"] = value.to(torch.bfloat16).contiguous()
+  return tensors, values
+
+
+@pytest.fixture(scope="module", params=FORMS)
+def stored(request, tmp_path_factory):
+  """(folder, values, quantization_config)."""
+  parts_of, section = FORMS[request.param]
+  tensors, values = checkpoint(parts_of)
+  folder = write(tmp_path_factory.mktemp(request.param) / "in", tensors, {**CONFIG, "quantization_config": section})
+  (folder / "quantize_config.json").write_text(json.dumps(section))
+  return folder, values, section
+
+
+def config_in(folder):
+  return json.loads((folder / "config.json").read_text())
+
+
+def test_values_are_those_of_the_library(stored, tmp_path):
+  folder, values, section = stored
+  said = command("convert", folder, tmp_path / "plain", "--to", "hf")
+  assert f"7 tensors decoded from {section['quant_method']}" in said, said
+  same(read(tmp_path / "plain"), values)
+  assert config_in(tmp_path / "plain") == CONFIG
+  assert not (tmp_path / "plain" / "quantize_config.json").exists()
+  command("verify", folder, tmp_path / "plain")
+  shown = command("inspect", folder)
+  assert "read only" in shown and section["quant_method"] in shown
+
+
+@pytest.mark.parametrize("layout", ["vllm:tp=2", "megatron:tp=2", "fsdp:shard=3"])
+def test_values_reach_every_layout(stored, layout, tmp_path):
+  folder, values, _ = stored
+  expect_layout_of_values(folder, values, CONFIG, layout, tmp_path)
+  plan = command("plan", "--model", folder, "--from", "hf", "--to", layout)
+  assert "decoded from" in plan, plan
+
+
+def test_a_class_that_is_not_known_is_read_as_well(stored, tmp_path):
+  folder, values, section = stored
+  other = tmp_path / "in"
+  write(other, read(folder), {**CONFIG, **UNKNOWN, "quantization_config": section})
+  command("convert", other, tmp_path / "out", "--to", "hf")
+  same(read(tmp_path / "out"), values)
+  assert config_in(tmp_path / "out") == CONFIG | UNKNOWN
+
+
+def test_they_are_quantised_anew_only_on_request_and_never_kept(stored, tmp_path):
+  folder, values, _ = stored
+  plain = write(tmp_path / "plain", values, CONFIG)
+  for name, source in (("a", folder), ("b", plain)):
+    command("convert", source, tmp_path / name, "--to", "hf:quant=fp8_channel,quant_method=compressed-tensors")
+  same(read(tmp_path / "a"), read(tmp_path / "b"))
+  said = command("convert", folder, tmp_path / "no", "--to", "hf:quant=stored", fails=True)
+  assert "which are read, but not written" in said
+
+
+def test_python_loads_a_rank_of_them(stored, tmp_path):
+  folder, values, section = stored
+  model = reshard.open_model(folder)
+  assert model.stored_as is None and section["quant_method"] in model.decoded_from
+  assert model.decoded_from in repr(model) + str(model)
+  command("convert", folder, tmp_path / "ranks", "--to", "fsdp:shard=2")
+  loaded = reshard.hf.load(folder, "fsdp:shard=2", 1)
+  same(loaded, ranks(tmp_path / "ranks")[1])
+
+
+def test_biases_of_zeros_that_the_class_does_not_have_are_left_out(tmp_path):
+  tensors, values = checkpoint(gptq)
+  for name, (rows, _) in MATRICES.items():
+    tensors[LAYER + name + ".bias"] = torch.zeros(rows, dtype=torch.float16)
+  config = {**CONFIG, "quantization_config": GPTQ}
+  folder = write(tmp_path / "in", tensors, config)
+  command("convert", folder, tmp_path / "out", "--to", "hf")
+  same(read(tmp_path / "out"), values)
+  tensors[LAYER + "mlp.up_proj.bias"][5] = 1
+  other = write(tmp_path / "other", tensors, config)
+  assert "mlp.up_proj.bias" in command("convert", other, tmp_path / "no", "--to", "hf", fails=True)
+
+
+# What cannot be read.
+
+
+def refused(tmp_path, tensors, section, layout="hf"):
+  folder = write(tmp_path / "in", tensors, {**CONFIG, "quantization_config": section})
+  said = command("convert", folder, tmp_path / "out", "--to", layout, fails=True)
+  assert not (tmp_path / "out").exists()
+  assert len(said.strip().splitlines()) == 1, said
+  return said
+
+
+def test_a_zero_point_that_programs_read_differently_is_refused(tmp_path):
+  tensors, _ = checkpoint(lambda r, c: gptq(r, c, first=False))
+  said = refused(tmp_path, tensors, GPTQ)
+  assert "is stored as 15, which is 0 or 16" in said and "gptq_v2" in said
+
+
+def test_a_column_without_a_group_is_refused(tmp_path):
+  tensors, _ = checkpoint(gptq)
+  tensors[LAYER + "mlp.up_proj.g_idx"][7] = 2
+  assert "mlp.up_proj.weight': column 7 is in group 2 of 2" in refused(tmp_path, tensors, GPTQ)
+
+
+def test_a_state_that_does_not_fit_its_codes_is_refused(tmp_path):
+  tensors, _ = checkpoint(by_bitsandbytes("nf4", False))
+  name = LAYER + "mlp.up_proj.weight.quant_state.bitsandbytes__nf4"
+  for text, what in (
+    ('{"blocksize": 64, "dtype": "bfloat16", "shape": [96, 66]}', "says [96, 66], but"),
+    ('{"blocksize": 0, "dtype": "bfloat16", "shape": [96, 64]}', "blocksize must be a positive integer"),
+    ("[1", "quant_state"),
+  ):
+    tensors[name] = torch.frombuffer(bytearray(text.encode()), dtype=torch.uint8)
+    case = tmp_path / str(len(text))
+    case.mkdir()
+    assert what in refused(case, tensors, NF4)
+
+
+def test_a_tied_head_that_is_stored_as_codes_is_refused(tmp_path):
+  tensors, _ = checkpoint(gptq)
+  del tensors["lm_head.weight"]
+  tensors |= {"lm_head" + part: t for part, t in gptq(32, 64)[0].items()}
+  folder = write(tmp_path / "in", tensors, {**CONFIG, "tie_word_embeddings": True, "quantization_config": GPTQ})
+  said = command("convert", folder, tmp_path / "out", "--to", "vllm:tp=1", fails=True)
+  assert "'lm_head.weight' is stored by itself, as gptq" in said
+
+
+def test_weights_without_a_part_are_moved_as_they_are(tmp_path):
+  tensors, _ = checkpoint(awq)
+  del tensors[LAYER + "mlp.up_proj.scales"]
+  section = FORMS["awq"][1]
+  folder = write(tmp_path / "in", tensors, {**CONFIG, "quantization_config": section})
+  said = command("convert", folder, tmp_path / "out", "--to", "hf")
+  assert "mlp.up_proj.qweight' is stored as awq, 4 bits in groups of 32 without" in said, said
+  same(read(tmp_path / "out"), tensors)
+  assert config_in(tmp_path / "out") == config_in(folder)
+
+
+def test_room_for_decoded_weights_is_asked_for_first(stored, tmp_path, monkeypatch):
+  folder, _, _ = stored
+  monkeypatch.setenv("TMPDIR", str(tmp_path / "missing"))
+  said = command("convert", folder, tmp_path / "out", "--to", "hf", fails=True)
+  assert "TMPDIR" in said and not (tmp_path / "out").exists()
