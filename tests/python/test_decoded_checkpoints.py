@@ -7,7 +7,7 @@ import json
 
 import bitsandbytes.functional as bnb
 import pytest
-import reshard
+import reshard.hf
 import torch
 from compressed_tensors.compressors.naive_quantized.base import IntQuantizationCompressor
 from compressed_tensors.compressors.pack_quantized.base import PackedQuantizationCompressor

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "reshard/io/hf/compressed_tensors.h"
 #include "reshard/io/hf/config_fields.h"
 
 namespace reshard {
@@ -40,6 +41,9 @@ Result<CodeForm> awq(const ConfigFields& q, std::string_view source) {
   std::string version = RESHARD_TRY(q.text("version")).value_or("gemm");
   std::ranges::transform(version, version.begin(),
                          [](char c) { return c >= 'A' && c <= 'Z' ? char(c - 'A' + 'a') : c; });
+  // Under this name GPTQModel says the version.
+  const auto format = RESHARD_TRY(q.text("format")).value_or("gemm");
+  if (format != "gemm") return unread(source, "awq, format " + as_word(format));
   if (bits != 4) return unread(source, fmt::format("awq of {} bits", bits));
   if (version != "gemm") return unread(source, "awq, version " + as_word(version));
   form.text = described("awq", bits, form.group_cols);
@@ -57,9 +61,10 @@ Result<CodeForm> gptq(const ConfigFields& q, std::string_view source) {
     return unread(source, "gptq with 'dynamic'");
   if (const auto words = RESHARD_TRY(q.text("pack_dtype")).value_or("int32"); words != "int32")
     return unread(source, "gptq packed into " + as_word(words));
-  const auto layout = RESHARD_TRY(q.text("checkpoint_format")).value_or("gptq");
-  if (layout != "gptq" && layout != "gptq_v2")
-    return unread(source, "gptq, checkpoint_format " + as_word(layout));
+  const auto format = RESHARD_TRY(q.text("format"));  // What newer programs call it.
+  const auto layout = RESHARD_TRY(q.text("checkpoint_format")).value_or(format.value_or("gptq"));
+  if ((layout != "gptq" && layout != "gptq_v2") || format.value_or(layout) != layout)
+    return unread(source, "gptq, checkpoint_format " + as_word(format.value_or(layout)));
   form.bits = static_cast<int>(bits);
   form.zeros_less_1 = layout == "gptq";
   form.text = described(layout, bits, form.group_cols);
@@ -67,13 +72,15 @@ Result<CodeForm> gptq(const ConfigFields& q, std::string_view source) {
 }
 
 Result<CodeForm> compressed_tensors(const ConfigFields& q, std::string_view source) {
+  RESHARD_TRY(hf::check_not_transformed(q, source));
   const auto groups = RESHARD_TRY(q.object("config_groups"));
   if (!groups || groups->empty()) return unread(source, "compressed-tensors without config_groups");
   const auto usual = RESHARD_TRY(q.text("format")).value_or("unknown");
   CodeForm form{CodeForm::Method::compressed_tensors, 0};
   std::string formats;
   for (const std::string& name : groups->keys()) {
-    const auto group = RESHARD_TRY(groups->object(name));
+    const auto found = groups->object(name);  // An error for presets, which are lists.
+    const auto group = found ? *found : std::nullopt;
     const auto weights = group ? RESHARD_TRY(group->object("weights")) : std::nullopt;
     if (!weights) return unread(source, fmt::format("group {} without weights", as_word(name)));
     const auto type = RESHARD_TRY(weights->text("type")).value_or("int");

@@ -57,6 +57,13 @@ TEST(CodeForm, others_are_refused_by_name) {
   EXPECT_THAT(error(R"("quant_method": "compressed-tensors", "format": "pack-quantized",
                        "config_groups": {"a": {"weights": {"num_bits": 4}}, "b": {"weights": {"num_bits": 8}}})"),
               HasSubstr("int of 8 bits is not supported"));
+  EXPECT_THAT(error(R"("quant_method": "compressed-tensors", "format": "pack-quantized",
+                       "transform_config": {"config_groups": {"a": {}}},
+                       "config_groups": {"a": {"weights": {"num_bits": 4}}})"),
+              HasSubstr("transform_config is not supported"));
+  EXPECT_THAT(error(R"("quant_method": "gptq", "bits": 4, "format": "marlin")"),
+              HasSubstr("checkpoint_format marlin"));
+  EXPECT_THAT(error(R"("quant_method": "awq", "format": "gemv")"), HasSubstr("format gemv"));
   EXPECT_THAT(error(R"("quant_method": "bitsandbytes")"), HasSubstr("neither load_in_4bit nor"));
   EXPECT_THAT(code_form("{}").error().message, HasSubstr("quant_method none"));
 }

@@ -149,11 +149,16 @@ Words words_of(const QuantFormat& f) {
 
 }  // namespace
 
+Result<> check_not_transformed(const ConfigFields& config, std::string_view source) {
+  for (const std::string_view key : {"sparsity_config", "transform_config"})
+    if (says_something(config, key)) return unread(source, std::string(key));
+  return {};
+}
+
 Result<std::vector<QuantFormat>> compressed_tensors_formats(const ConfigFields& config,
                                                             std::string_view source,
                                                             std::size_t most) {
-  for (const std::string_view key : {"sparsity_config", "transform_config"})
-    if (says_something(config, key)) return unread(source, std::string(key));
+  RESHARD_TRY(check_not_transformed(config, source));
   const auto groups = RESHARD_TRY(config.object(kGroups));
   if (!groups) return config.wrong(fmt::format("has no object '{}'", kGroups));
   const auto usual = RESHARD_TRY(config.text("format")).value_or("unknown");

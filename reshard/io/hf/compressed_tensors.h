@@ -24,6 +24,10 @@ Result<std::vector<QuantFormat>> compressed_tensors_formats(const ConfigFields& 
                                                             std::string_view source,
                                                             std::size_t most);
 
+/// Refuses weights that are stored sparse or transformed (rotated), in whatever format. Error:
+/// Code::unsupported, which begins with `source`.
+Result<> check_not_transformed(const ConfigFields& config, std::string_view source);
+
 /// The quantization_config of weights in this format. Activations are declared as engines expect
 /// them: quantised dynamically (FP8, MXFP8) or not at all (4-bit formats); per-tensor FP8 with
 /// `static_inputs`: by stored scales. @pre supports(compressed_tensors, format)

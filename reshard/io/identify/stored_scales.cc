@@ -119,9 +119,10 @@ Result<> take_scales(const std::string& method, DType values, ModelSpec& stored,
   auto taken = take_formats(method, values, stored, model);
   if (taken || taken.error().code != Code::unsupported) return taken;
   auto codes = take_codes(values, stored, model);
-  // A form that is neither: the first reading says more about what is written, too.
+  // A form that is neither: the error is that of the reader for its method.
   const bool neither = !codes && codes.error().code == Code::unsupported;
-  return neither && method == name(QuantMethod::compressed_tensors) ? taken : codes;
+  const bool only_read = method == "awq" || method == "gptq" || method == "bitsandbytes";
+  return neither && !only_read ? taken : codes;
 }
 
 void take_scales_of_unknown_class(Model& model) {
