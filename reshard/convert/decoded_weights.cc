@@ -26,8 +26,8 @@ namespace fs = std::filesystem;
 /// Elements that a thread decodes at once.
 constexpr Index kPart = Index{1} << 20;
 
-/// A file that has no name any more.
-FileDescriptor nameless_file(const std::string& folder) {
+/// A temporary file, already unlinked.
+FileDescriptor unlinked_file(const std::string& folder) {
   std::string name = (fs::path(folder) / "reshard-XXXXXX").string();
   FileDescriptor file(::mkostemp(name.data(), O_CLOEXEC));
   if (file) ::unlink(name.c_str());
@@ -55,7 +55,7 @@ DecodedWeights::~DecodedWeights() {
 Result<> DecodedWeights::map_file() {
   const char* const said = std::getenv("TMPDIR");
   const std::string folder = said != nullptr && *said != '\0' ? said : "/tmp";
-  const FileDescriptor file = nameless_file(folder);
+  const FileDescriptor file = unlinked_file(folder);
   // Room is taken now: a full disk would otherwise end the process at a write.
   int error = file ? ::posix_fallocate(file.get(), 0, size_) : errno;
   void* at = MAP_FAILED;
@@ -65,10 +65,11 @@ Result<> DecodedWeights::map_file() {
     error = at == MAP_FAILED ? errno : 0;
   }
   if (error != 0)
-    return fail(Code::io,
-                fmt::format("'{}': no room for the {} bytes of decoded weights ({}); name a folder "
-                            "with more in the environment variable TMPDIR",
-                            folder, size_, std::strerror(error)));
+    return fail(
+        Code::io,
+        fmt::format("'{}': a temporary file of {} bytes for decoded weights: {}; name another "
+                    "folder in the environment variable TMPDIR",
+                    folder, size_, std::strerror(error)));
   data_ = static_cast<std::byte*>(at);
   return {};
 }

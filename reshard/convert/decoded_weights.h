@@ -25,7 +25,7 @@ class DecodedWeights {
   DecodedWeights& operator=(DecodedWeights&& other) noexcept;
   ~DecodedWeights();
 
-  /// The tensor's values, row-major; none if the model does not decode it.
+  /// The tensor's values, row-major; empty if the model does not decode it.
   std::span<const std::byte> values_of(const std::string& tensor) const;
 
  private:

@@ -54,7 +54,7 @@ struct Model {
   /// left out: ignored, or outside of its prefix. Not the optimizer's state, nor equal copies.
   std::vector<std::string> left_out;
 
-  /// True if weights are stored in a form that layouts can change: `tensors` are not the files'.
+  /// True if `tensors` are the plain values of weights that the files hold in another form.
   bool is_dequantised() const { return stored.has_value() || !decoded.empty(); }
   /// Forgets how weights are stored.
   void forget_stored() {

@@ -69,8 +69,8 @@ struct TableMatrix {
 
 using CodedTensor = std::variant<IntegerMatrix, TableMatrix>;
 
-/// Reads the parts that decode() relies on. Errors, which name the tensor: a column without a
-/// group; a zero point that GPTQ's first format cannot hold, and which programs read differently.
+/// Checks the values that decode() relies on. Errors, which name the tensor: a column without a
+/// group; in GPTQ's first format a zero point of 0, which programs read differently.
 Result<> check_codes(std::string_view name, const CodedTensor& tensor);
 
 /// Writes elements [first, first + count) of a tensor, in row-major order. Products are computed in

@@ -107,7 +107,7 @@ struct Integers {
   }
 };
 
-/// Rows and columns exchanged.
+/// The transpose.
 template <class T>
 Grid<T> transposed(Grid<T>& grid) {
   Grid<T> out(grid.cols, grid.rows);
@@ -191,16 +191,20 @@ TEST(Decode, words_of_rows_need_not_be_full) {
   expect_values(matrix, m.values(0));
 }
 
+PackedIntegers signed_bytes(const std::vector<std::int8_t>& codes, Index cols) {
+  return {.words = reinterpret_cast<const std::byte*>(codes.data()),
+          .bits = 8,
+          .word_bytes = 1,
+          .is_signed = true,
+          .row_stride = cols,
+          .col_stride = 1};
+}
+
 TEST(Decode, bytes_are_signed_and_a_factor_is_multiplied_last) {
   const std::vector<std::int8_t> codes = {-128, -1, 0, 1, 127, 100};
   const std::vector<float> scales = {0.3F, 0.7F};
   IntegerMatrix matrix{.rows = 2, .cols = 3, .codes = {}};
-  matrix.codes = {.words = reinterpret_cast<const std::byte*>(codes.data()),
-                  .bits = 8,
-                  .word_bytes = 1,
-                  .is_signed = true,
-                  .row_stride = 3,
-                  .col_stride = 1};
+  matrix.codes = signed_bytes(codes, 3);
   matrix.scales = reinterpret_cast<const std::byte*>(scales.data());
   matrix.scale_dtype = DType::f32;
   matrix.scale_row = 1;
@@ -216,12 +220,7 @@ TEST(Decode, scales_may_be_halves) {
   const std::vector<std::int8_t> codes = {3, -5};
   const std::vector<std::uint16_t> scales = {to_bf16(0.1F), to_bf16(0.2F)};
   IntegerMatrix matrix{.rows = 1, .cols = 2, .codes = {}};
-  matrix.codes = {.words = reinterpret_cast<const std::byte*>(codes.data()),
-                  .bits = 8,
-                  .word_bytes = 1,
-                  .is_signed = true,
-                  .row_stride = 2,
-                  .col_stride = 1};
+  matrix.codes = signed_bytes(codes, 2);
   matrix.scales = reinterpret_cast<const std::byte*>(scales.data());
   matrix.scale_dtype = DType::bf16;
   matrix.scale_group = 1;

@@ -24,8 +24,8 @@ Result<std::vector<QuantFormat>> compressed_tensors_formats(const ConfigFields& 
                                                             std::string_view source,
                                                             std::size_t most);
 
-/// Refuses weights that are stored sparse or transformed (rotated), in whatever format. Error:
-/// Code::unsupported, which begins with `source`.
+/// Refuses sparse and transformed (rotated) weights, whose codes are not those of the plain matrix.
+/// Error: Code::unsupported; the message begins with `source`.
 Result<> check_not_transformed(const ConfigFields& config, std::string_view source);
 
 /// The quantization_config of weights in this format. Activations are declared as engines expect

@@ -96,10 +96,13 @@ class Finder {
   }
 
  private:
-  /// The name of the weight whose codes end so.
+  /// The module whose codes are named "MODULE" + `end`.
+  static std::string module_of(const CheckpointTensor& t, std::string_view end) {
+    return t.name.substr(0, t.name.size() - end.size());
+  }
+  /// The decoded weight of that module.
   static Found named(const CheckpointTensor& t, std::string_view end, Dims shape, DType dtype) {
-    std::string module = t.name.substr(0, t.name.size() - end.size());
-    return {std::move(module) + std::string(kWeight), std::move(shape), dtype, {}};
+    return {module_of(t, end) + std::string(kWeight), std::move(shape), dtype, {}};
   }
   const std::byte* data(const CheckpointTensor& t) const { return files_.data(t).data(); }
   const CheckpointTensor* stored(const std::string& name) const {
@@ -152,7 +155,7 @@ class Finder {
     m.codes = {.words = data(t), .along_rows = true, .row_stride = 1, .col_stride = t.shape[1]};
     m.codes.place = kAwqPlaces;
     Found found = named(t, kQweight, {m.rows, m.cols}, values_);
-    const std::string module = t.name.substr(0, t.name.size() - kQweight.size());
+    const std::string module = module_of(t, kQweight);
     RESHARD_TRY(take_beside(found, m, t, module));
     found.codes = m;
     return std::optional(std::move(found));
@@ -163,7 +166,7 @@ class Finder {
     m.codes = {.words = data(t), .bits = form_.bits, .row_stride = 1, .col_stride = t.shape[1]};
     m.zero_offset = form_.zeros_less_1 ? 1 : 0;
     Found found = named(t, kQweight, {m.rows, m.cols}, values_);
-    const std::string module = t.name.substr(0, t.name.size() - kQweight.size());
+    const std::string module = module_of(t, kQweight);
     RESHARD_TRY(take_beside(found, m, t, module));
     RESHARD_TRY(take_order(found, m, t, module + ".g_idx"));
     found.codes = m;
@@ -244,8 +247,8 @@ class Finder {
     return {};
   }
 
-  /// compressed-tensors' I8.
-  Result<std::optional<Found>> bytes(const CheckpointTensor& t) const {
+  /// A matrix of I8, without its scales.
+  IntegerMatrix signed_bytes(const CheckpointTensor& t) const {
     IntegerMatrix m{.rows = t.shape[0], .cols = t.shape[1], .codes = {}};
     m.codes = {.words = data(t),
                .bits = 8,
@@ -253,6 +256,12 @@ class Finder {
                .is_signed = true,
                .row_stride = t.shape[1],
                .col_stride = 1};
+    return m;
+  }
+
+  /// compressed-tensors' I8.
+  Result<std::optional<Found>> bytes(const CheckpointTensor& t) const {
+    IntegerMatrix m = signed_bytes(t);
     Found found = named(t, kWeight, {m.rows, m.cols}, values_);
     RESHARD_TRY(take_scales(found, m, t));
     if (const std::string name = found.tensor + "_zero_point"; stored(name) != nullptr) {
@@ -268,15 +277,9 @@ class Finder {
 
   /// bitsandbytes' LLM.int8(): a scale of each row, which is its largest magnitude.
   Result<std::optional<Found>> rows(const CheckpointTensor& t) const {
-    IntegerMatrix m{.rows = t.shape[0], .cols = t.shape[1], .codes = {}};
-    m.codes = {.words = data(t),
-               .bits = 8,
-               .word_bytes = 1,
-               .is_signed = true,
-               .row_stride = t.shape[1],
-               .col_stride = 1};
+    IntegerMatrix m = signed_bytes(t);
     Found found = named(t, kWeight, {m.rows, m.cols}, values_);
-    const std::string module = t.name.substr(0, t.name.size() - kWeight.size());
+    const std::string module = module_of(t, kWeight);
     m.scales = data(*RESHARD_TRY(part(found, t, {module + ".SCB", {DType::f32}, Dims{m.rows}})));
     m.scale_dtype = DType::f32;
     m.scale_row = 1;
@@ -293,7 +296,7 @@ class Finder {
     return std::optional(std::move(found));
   }
 
-  /// What bitsandbytes says about 4-bit weights, as JSON in a tensor.
+  /// bitsandbytes' quant_state of 4-bit weights: a tensor of JSON text.
   struct State {
     Dims shape;
     DType dtype = DType::bf16;

@@ -20,7 +20,7 @@ struct DecodedTensors {
 };
 
 /// Finds codes and their parts by name, dtype and shape as the form stores them. @param values the
-/// dtype of decoded integers; 4-bit forms of bitsandbytes say their own
+/// dtype of decoded integers; the quant_state of 4-bit weights of bitsandbytes names theirs
 ///
 /// Errors: Code::unsupported for a part that is missing, or of another dtype or shape than the
 /// codes need (both are named); Code::corrupt for a shape or a state of bitsandbytes that is
