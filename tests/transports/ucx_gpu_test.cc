@@ -10,7 +10,8 @@ namespace reshard {
 namespace {
 
 const TransportUnderTest kGpus{"ucx", ucx_with_gpu(), gpu_memories};
-const TransportUnderTest kTcp{"ucx", ucx_with_gpu("UCX_TLS", "tcp,self"), gpu_to_host_memories};
+const TransportUnderTest kTcp{"ucx", ucx_with_gpu("UCX_TLS", "tcp,self,cuda_copy"),
+                              gpu_to_host_memories};
 RESHARD_TEST_MESSAGES(UcxGpus, kGpus);
 RESHARD_TEST_MESSAGES(UcxGpuToHostTcp, kTcp);
 
@@ -45,6 +46,15 @@ TEST(UcxGpu, memory_on_a_gpu_is_not_shared_as_host_memory) {
     EXPECT_EQ(outcome(me.control->quiesce(patient())), "");
   };
   EXPECT_EQ(outcome(kGpus.run_with_memory(2, body)), "");
+}
+
+TEST(UcxGpu, gpu_memory_is_refused_if_the_variables_leave_cuda_out) {
+  const auto body = [](RankEnds& me) {
+    EXPECT_FALSE(me.transport->capabilities().gpu_messages);
+    EXPECT_EQ(outcome(me.control->quiesce(patient())), "");
+  };
+  for (const char* without : {"tcp,self", "^cuda", "^cma,cuda_copy"})
+    EXPECT_EQ(outcome(ucx_with_gpu("UCX_TLS", without)(2, body)), "") << without;
 }
 
 TEST(UcxGpu, the_list_says_that_it_takes_gpu_memory) {

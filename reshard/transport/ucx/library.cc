@@ -25,6 +25,22 @@ struct ConfigRelease {
   void operator()(ucp_config_t* config) const { ucp_config_release(config); }
 };
 
+/// True if UCX_TLS = `transports` (names with commas between them, or all but those after a '^')
+/// has the copies of CUDA. Without them UCX 1.22 still says that it takes CUDA memory, and crashes
+/// when it copies some.
+bool has_cuda(std::string_view transports) {
+  const bool is_negated = transports.starts_with('^');
+  if (is_negated) transports.remove_prefix(1);
+  bool names_cuda = false;
+  for (std::size_t at = 0; at <= transports.size();) {
+    const std::size_t end = std::min(transports.find(',', at), transports.size());
+    const std::string_view name = transports.substr(at, end - at);
+    names_cuda |= name == "cuda" || name == "cuda_copy" || (!is_negated && name == "all");
+    at = end + 1;
+  }
+  return names_cuda != is_negated;
+}
+
 }  // namespace
 
 std::string library_version() {
@@ -97,6 +113,8 @@ Worker::~Worker() {
 }
 
 bool Worker::takes_gpu_memory() const {
+  if (const char* const list = std::getenv("UCX_TLS"); list != nullptr && !has_cuda(list))
+    return false;
   ucp_context_attr_t attributes{};
   attributes.field_mask = UCP_ATTR_FIELD_MEMORY_TYPES;
   return ucp_context_query(context_, &attributes) == UCS_OK &&
