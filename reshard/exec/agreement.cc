@@ -113,4 +113,20 @@ Result<std::string> agree_on_reason(const std::string& mine, ControlPlane& contr
   return std::string();
 }
 
+Result<Program> compile_in_rounds(const std::function<Result<Program>(int round_bits)>& compile,
+                                  ControlPlane& control, Deadline deadline) {
+  constexpr int kLargest = 63;
+  Program program = RESHARD_TRY(compile(kLargest));
+  ByteWriter mine;
+  mine.number(static_cast<std::uint64_t>(program.round_bits));
+  const auto all = RESHARD_TRY(control.all_gather(std::move(mine).finish(), deadline));
+  int common = program.round_bits;
+  for (std::size_t r = 0; r < all.size(); ++r) {
+    ByteReader in(all[r], fmt::format("the size of rounds of rank {}", r));
+    common = std::min(common, static_cast<int>(in.number(kLargest, "round bits")));
+    RESHARD_TRY(in.finish());
+  }
+  return common == program.round_bits ? std::move(program) : compile(common);
+}
+
 }  // namespace reshard

@@ -2,8 +2,10 @@
 #pragma once
 
 #include <chrono>
+#include <functional>
 
 #include "reshard/exec/rank_refit.h"
+#include "reshard/program/program.h"
 #include "reshard/transport/control.h"
 
 namespace reshard {
@@ -24,6 +26,12 @@ Result<Agreed> agree(const Planner& planner, const RankRefitOptions& options, bo
 /// rank that has one, as "rank 3: ...", or "".
 Result<std::string> agree_on_reason(const std::string& mine, ControlPlane& control,
                                     Deadline deadline);
+
+/// Collective. Compiles a program whose exchanges are rounds with the same round_bits on all ranks:
+/// the smallest that any rank's memory asks for. `compile` gets CompileOptions::round_bits. Errors:
+/// those of `compile`, after which the caller ends the group; those of all_gather().
+Result<Program> compile_in_rounds(const std::function<Result<Program>(int round_bits)>& compile,
+                                  ControlPlane& control, Deadline deadline);
 
 /// How long a failed rank waits until peers no longer access its memory. Half a second less than
 /// what refits promise, for a control plane that does not answer.

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <rapidcheck/gtest.h>
 
+#include <algorithm>
 #include <cstring>
 
 #include "reshard/exec/random_job_testutil.h"
@@ -42,6 +43,19 @@ struct RandomPrograms {
       options.reads |= way != PairWay::message;
       options.gets |= way == PairWay::get;
     }
+    compile(planner, world);
+    if (*rc::gen::arbitrary<bool>()) {
+      options.round_bits = 63;
+      compile(planner, world);
+      for (const Program& p : programs)
+        options.round_bits = std::min(options.round_bits, p.round_bits);
+      compile(planner, world);
+    }
+    check(planner);
+  }
+
+  void compile(const Planner& planner, int world) {
+    programs.clear();
     for (int r = 0; r < world; ++r) {
       CompileOptions mine = options;
       mine.way_from = [&, r](Rank src) {
@@ -54,7 +68,6 @@ struct RandomPrograms {
       if (!program) RC_FAIL(program.error().message);
       programs.push_back(*std::move(program));
     }
-    check(planner);
   }
 
   void check(const Planner& planner) const {

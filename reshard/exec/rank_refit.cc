@@ -24,7 +24,8 @@ using host::ProgramExecutor;
 
 struct RankRefit::State {
   State(const RankWork& work, PairWays how);
-  /// Not collective. Compiles this rank's program and binds it to its memory.
+  /// Compiles this rank's program and binds it to its memory. Collective if the transport needs
+  /// rounds.
   Result<> prepare(const RankWork& work);
   Result<> renew_memory(Deadline deadline);
 
@@ -107,7 +108,14 @@ Result<Program> RankRefit::State::compile(const RankWork& work) const {
     options.after = conversions->after;
     options.unit_bytes = conversions->unit_bytes;
   }
-  return compile_rank(work.planner, work.part, options);
+  // What a transport of GPU memory stages of host memory (nccl::GroupLimits::host_bytes).
+  if (!uses_gpu()) options.round_bytes = Index{16} << 20;
+  const auto compile_with = [&](int round_bits) {
+    options.round_bits = round_bits;
+    return compile_rank(work.planner, work.part, options);
+  };
+  if (!transport.capabilities().rounds || !ways.messages()) return compile_with(-1);
+  return compile_in_rounds(compile_with, control, work.deadline);
 }
 
 /// The memory of a local tensor of this rank, or of a source of a peer.

@@ -19,7 +19,7 @@
 namespace reshard {
 
 /// Memory of gpu_under_test(), for TransportUnderTest::memory.
-class GpuMessageMemory final : public MessageMemory {
+class GpuMessageMemory : public MessageMemory {
  public:
   std::shared_ptr<std::byte> allocate(std::size_t bytes) override {
     auto made = cuda::Buffer::on_device(gpu_, static_cast<Index>(bytes));

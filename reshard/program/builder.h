@@ -41,6 +41,7 @@ class Builder {
   /// All steps that no step waits for.
   std::vector<StepId> last_steps() const;
   std::size_t num_ops() const { return out_.ops.size(); }
+  void set_round_bits(int bits) { out_.round_bits = bits; }
   void count_copies(std::size_t copies) { out_.copies += static_cast<Index>(copies); }
 
   /// Ends the program; sizes in bytes.

@@ -47,9 +47,10 @@ struct ProgramExpectations {
 /// bytes others used before, the steps since then. Not collective.
 Result<> check_program(const Program& program, const ProgramExpectations& expected = {});
 
-/// Checks law 7 and what a group must agree on: each message has one sender and one receiver, with
-/// equal bytes; plan digests and numbers of barriers are equal. `programs`: of all ranks, by rank.
-/// Errors: as check_program(). Cost: proportional to steps, waits and messages, with a logarithm.
+/// Checks laws 7 and 8 and what a group must agree on: each message has one sender and one
+/// receiver, with equal bytes; plan digests, numbers of barriers and round_bits are equal.
+/// `programs`: of all ranks, by rank. Errors: as check_program(). Cost: proportional to steps,
+/// waits and messages, with a logarithm.
 /// @pre check_structure() holds for each
 Result<> check_programs(std::span<const Program> programs);
 

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 
-#include "reshard/base/int128.h"
 #include "reshard/layout/clip.h"
 #include "reshard/plan/moves.h"
 #include "reshard/program/converted/compile_converted.h"
@@ -25,11 +24,25 @@ Index staging_of_gets(const CompileOptions& options) {
 
 namespace program {
 
+/// In exchanges.
+constexpr Index kRing = 8, kRingOfRounds = 4;
+
 Index most_staged(const CompileOptions& options) {
   /// A chunk of this size stays in the caches between packing and sending.
   constexpr Index kMost = Index{1} << 20;
   const Index left = options.staging_bytes - staging_of_gets(options);
-  return std::min(kMost, left / kRingExchanges / 64 * 64);
+  return std::min(kMost, left / kRing / 64 * 64);
+}
+
+ExchangeLimits exchange_limits(const CompileOptions& options) {
+  const Index most = most_staged(options);
+  if (options.round_bits < 0) return {most, most, 16, kRing, -1};
+  // A round costs its transport a start, whatever its size. One that is a single position has a
+  // chunk that is sent and one that is received, which fit.
+  constexpr std::size_t kMostChunks = 1024;
+  const Index left = options.staging_bytes - staging_of_gets(options);
+  return {left / kRingOfRounds / 64 * 64, options.round_bytes, kMostChunks, kRingOfRounds,
+          options.round_bits};
 }
 
 }  // namespace program
@@ -163,10 +176,9 @@ Result<> Compiler::add_chunks(std::span<const Transfer> pair, bool is_send,
   const int difference = is_send ? peer.value() - me_.value() : me_.value() - peer.value();
   for (std::size_t c = 0; c < cut.chunks.size(); ++c) {
     Chunk chunk = chunk_of(pieces, cut.parts_of(cut.chunks[c]), peer, is_send, options.stages_all);
-    chunk.progress =
-        static_cast<std::uint64_t>((static_cast<UInt128>(cut.chunks[c].before) << 32) /
-                                   static_cast<UInt128>(std::max<Index>(cut.bytes, 1)));
     chunk.shift = (difference % options.world + options.world) % options.world;
+    chunk.progress = program::progress_of(cut.chunks[c].before, cut.chunks[c].bytes, cut.bytes,
+                                          chunk.shift, options);
     chunk.message.id = c;
     chunk.message.bytes = cut.chunks[c].bytes;
     out_.count_copies(chunk.pieces.size());
@@ -212,8 +224,9 @@ Result<Program> Compiler::rank(const RankPlan& part, const CompileOptions& optio
   const Index gets = RESHARD_TRY(add_gets(part, options, begun));
   RESHARD_TRY(add_all_chunks(part, options));
   const bool has_messages = !chunks_.empty();
-  program::MessageSteps messages(out_, (gets + 63) / 64 * 64, program::most_staged(options));
+  program::MessageSteps messages(out_, (gets + 63) / 64 * 64, program::exchange_limits(options));
   const Index staging = messages.add(std::move(chunks_));
+  out_.set_round_bits(messages.round_bits());
   std::vector<Transfer> here, sent;
   for (const Transfer& t : part.recvs) {
     const PairWay way = options.way_from(t.src);
@@ -231,7 +244,8 @@ Result<Program> Compiler::rank(const RankPlan& part, const CompileOptions& optio
 }  // namespace
 
 Index message_staging(const CompileOptions& options) {
-  return program::kRingExchanges * program::most_staged(options);
+  const program::ExchangeLimits limits = program::exchange_limits(options);
+  return limits.ring * limits.staged;
 }
 
 Result<Program> compile_rank(const Planner& planner, const RankPlan& part,

@@ -37,8 +37,8 @@ const std::shared_ptr<const ModelLayout>& memory_of(
     const SideConversion& side, bool is_target, const std::shared_ptr<const ModelLayout>& planned);
 
 /// What a program is compiled for. Ranks of a group must pass equal options, except that
-/// `stages_all`, `way_from` and `way_to` are each rank's own; those of two ranks must agree on the
-/// way between them.
+/// `stages_all`, `round_bytes`, `way_from` and `way_to` are each rank's own; those of two ranks
+/// must agree on the way between them.
 struct CompileOptions {
   /// The most staging of the rank. Bytes, at least 32 KiB.
   Index staging_bytes = Index{64} << 20;
@@ -47,7 +47,14 @@ struct CompileOptions {
   /// Of this rank alone: its messages begin and end in staging, never in a source or a target, as
   /// for memory of a GPU. `in_place_bytes` is then above all sizes, on all ranks.
   bool stages_all = false;
-  int world = 1;       ///< number of ranks in the group.
+  int world = 1;  ///< number of ranks in the group.
+  /// At least 0: exchanges are rounds, cut at the same positions of the messages' order on all
+  /// ranks, for a transport with Capabilities::rounds. The program has the largest round_bits up to
+  /// this whose rounds fit (Program::round_bits), which all ranks must have equal;
+  /// compile_in_rounds() (exec/agreement.h) sees to that. -1: every rank cuts as it likes.
+  int round_bits = -1;
+  /// The most bytes of a round, of this rank alone; but for a round of a single position.
+  Index round_bytes = Index{64} << 20;
   bool reads = false;  ///< some pair of the group is `mapped` or `get`: all ranks begin together.
   bool gets = false;   ///< some pair of the group is `get`: messages leave staging for reads.
   /// Conversions of the source's local tensors before they are read or sent, and of the target's

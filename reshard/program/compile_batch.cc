@@ -7,7 +7,6 @@
 #include <numeric>
 
 #include "reshard/base/hash.h"
-#include "reshard/base/int128.h"
 #include "reshard/layout/clip.h"
 #include "reshard/program/messages.h"
 #include "reshard/program/tiles.h"
@@ -26,11 +25,13 @@ constexpr Index kCopyTileBytes = Index{1} << 20;
 
 class BatchCompiler {
  public:
-  BatchCompiler(Rank rank, int world, const TransferBatch& batch, Index staging_bytes)
+  BatchCompiler(Rank rank, int world, const TransferBatch& batch, Index staging_bytes,
+                int round_bits)
       : me_(rank), world_(world), batch_(batch), out_(rank, 0) {
-    CompileOptions options;
-    options.staging_bytes = staging_bytes;
-    most_ = program::most_staged(options);
+    options_.world = world;
+    options_.staging_bytes = staging_bytes;
+    options_.round_bits = round_bits;
+    most_ = program::most_staged(options_);
   }
 
   Result<> check() const;
@@ -52,6 +53,7 @@ class BatchCompiler {
   Rank me_;
   int world_;
   const TransferBatch& batch_;
+  CompileOptions options_;
   Index most_ = 0;  ///< bytes of a message.
   Builder out_;
   std::vector<Chunk> chunks_;
@@ -109,9 +111,9 @@ void BatchCompiler::add_pair(std::span<const std::size_t> pair) {
     const Index messages = messages_of(t);
     for (Index number = 0; number < messages; ++number) {
       Chunk& added = chunks_.emplace_back(chunk(i, number, messages));
-      added.progress = static_cast<std::uint64_t>((static_cast<UInt128>(before) << 32) /
-                                                  static_cast<UInt128>(std::max<Index>(bytes, 1)));
       added.shift = (shift + world_) % world_;
+      added.progress =
+          program::progress_of(before, added.message.bytes, bytes, added.shift, options_);
       before += added.message.bytes;
       out_.count_copies(added.pieces.size());
     }
@@ -146,21 +148,22 @@ Program BatchCompiler::compile() && {
     for (end = i; end < order.size() && pair_of(order[end]) == pair_of(order[i]);) ++end;
     add_pair(std::span(order).subspan(i, end - i));
   }
-  program::MessageSteps messages(out_, 0, most_);
+  program::MessageSteps messages(out_, 0, program::exchange_limits(options_));
   const Index staging = messages.add(std::move(chunks_));
+  out_.set_round_bits(messages.round_bits());
   add_copies();
   return std::move(out_).finish(staging, 0);
 }
 
 }  // namespace
 
-Result<Program> compile_batch(Rank rank, int world, const TransferBatch& batch,
-                              Index staging_bytes) {
+Result<Program> compile_batch(Rank rank, int world, const TransferBatch& batch, Index staging_bytes,
+                              int round_bits) {
   if (staging_bytes < kLeastStaging)
     return fail(Code::invalid_argument,
                 fmt::format("staging of {} bytes is too small; the least is {}", staging_bytes,
                             kLeastStaging));
-  BatchCompiler compiler(rank, world, batch, staging_bytes);
+  BatchCompiler compiler(rank, world, batch, staging_bytes, round_bits);
   RESHARD_TRY(compiler.check());
   return std::move(compiler).compile();
 }

@@ -31,14 +31,14 @@ struct TransferBatch {
 /// that of the target, after n transfers. `staging_bytes` is at least 32 KiB and equal on all
 /// ranks: it decides how transfers are cut into messages. Tensors without gaps are sent and
 /// received in place, all others through staging. There is no barrier: a rank with nothing to do
-/// need not take part.
+/// need not take part. `round_bits` as in CompileOptions.
 ///
 /// A send matches the receive with the same id and number of bytes; without bytes, it needs none.
 /// Whatever has no match, or one of another size, leads to messages that never complete or differ
 /// in size, which are errors of the transport.
 ///
 /// Not collective. Errors: `invalid_argument` for too little staging or too many bytes.
-Result<Program> compile_batch(Rank rank, int world, const TransferBatch& batch,
-                              Index staging_bytes);
+Result<Program> compile_batch(Rank rank, int world, const TransferBatch& batch, Index staging_bytes,
+                              int round_bits = -1);
 
 }  // namespace reshard

@@ -3,26 +3,86 @@
 
 #include <algorithm>
 #include <tuple>
+#include <utility>
+
+#include "reshard/base/int128.h"
 
 namespace reshard::program {
 namespace {
 
-constexpr std::size_t kMostChunks = 16;
+constexpr std::uint64_t kParts = std::uint64_t{1} << 16;  ///< of a position, but for its progress.
+constexpr int kMostRoundBits = 63;
 
 /// Each chunk begins on its own cache line.
 Index staged_bytes(const Chunk& chunk) {
   return chunk.is_staged() ? whole_lines(chunk.message.bytes) : 0;
 }
 
+/// The position of a chunk in the order of the group.
+std::uint64_t position_of(const Chunk& c) {
+  const auto part = [](std::uint64_t n) { return std::min(n, kParts - 1); };
+  return (c.progress * kParts + part(static_cast<std::uint64_t>(c.shift))) * kParts +
+         part(c.number);
+}
+
+/// Numbers the chunks of each pair that have the same progress, in both directions.
+void number(std::vector<Chunk>& sorted) {
+  std::uint32_t next[2] = {};
+  for (std::size_t i = 0; i < sorted.size(); ++i) {
+    Chunk& c = sorted[i];
+    if (i > 0 &&
+        std::pair(c.progress, c.shift) != std::pair(sorted[i - 1].progress, sorted[i - 1].shift))
+      next[0] = next[1] = 0;
+    c.number = next[c.message.is_send ? 1 : 0]++;
+  }
+}
+
 }  // namespace
 
-MessageSteps::MessageSteps(Builder& builder, Index first, Index most, std::vector<StepId> known)
-    : builder_(builder), first_(first), most_(most), known_(std::move(known)) {}
+std::uint64_t progress_of(Index before, Index chunk, Index bytes, Index shift,
+                          const CompileOptions& options) {
+  const auto all = static_cast<UInt128>(std::max<Index>(bytes, 1));
+  UInt128 at = static_cast<UInt128>(before) << 32;
+  if (options.round_bits >= 0)
+    at += (static_cast<UInt128>(chunk) << 32) * static_cast<UInt128>(shift) /
+          static_cast<UInt128>(options.world);
+  return static_cast<std::uint64_t>(std::min(at / all, (UInt128{1} << 32) - 1));
+}
+
+MessageSteps::MessageSteps(Builder& builder, Index first, const ExchangeLimits& limits,
+                           std::vector<StepId> known)
+    : builder_(builder),
+      limits_(limits),
+      round_bits_(std::min(limits.round_bits, kMostRoundBits)),
+      first_(first),
+      known_(std::move(known)) {}
 
 /// True if an exchange can be as large as two groups together.
 bool MessageSteps::fit(const Group& a, const Group& b) const {
-  return a.end - a.first + b.end - b.first <= kMostChunks && a.bytes + b.bytes <= most_ &&
-         a.staged + b.staged <= most_;
+  return a.end - a.first + b.end - b.first <= limits_.chunks &&
+         a.bytes + b.bytes <= limits_.bytes && a.staged + b.staged <= limits_.staged;
+}
+
+/// Cuts sorted chunks into rounds, as large as fits.
+std::vector<MessageSteps::Group> MessageSteps::rounds(const std::vector<Chunk>& chunks) {
+  const std::vector<Group> each = alone(chunks);
+  std::vector<std::uint64_t> positions;
+  for (const Chunk& c : chunks) positions.push_back(position_of(c));
+  for (;; --round_bits_) {
+    std::vector<Group> groups;
+    bool whole = true;
+    for (std::size_t i = 0; i < each.size() && (whole || round_bits_ == 0); ++i) {
+      const Group& next = each[i];
+      if (i == 0 || positions[i] >> round_bits_ != positions[i - 1] >> round_bits_) {
+        groups.push_back(next);
+        continue;
+      }
+      whole &= fit(groups.back(), next);
+      groups.back() = {groups.back().first, next.end, groups.back().bytes + next.bytes,
+                       groups.back().staged + next.staged};
+    }
+    if (whole || round_bits_ == 0) return groups;
+  }
 }
 
 /// Each chunk as a group. The first chunk of a landing takes its landing with it.
@@ -71,13 +131,17 @@ std::vector<MessageSteps::Group> MessageSteps::group(const std::vector<Chunk>& c
 Index MessageSteps::add(std::vector<Chunk> chunks, std::vector<Landing> landings) {
   landings_ = std::move(landings);
   std::ranges::sort(chunks, {}, &Chunk::key);
-  const std::vector<Group> groups = group(chunks);
+  if (round_bits_ >= 0) {
+    number(chunks);
+    std::ranges::sort(chunks, {}, &Chunk::key);
+  }
+  const std::vector<Group> groups = round_bits_ < 0 ? group(chunks) : rounds(chunks);
   Index all = 0, largest = 0;
   for (const Group& g : groups) {
     all += g.staged;
     largest = std::max(largest, g.staged);
   }
-  size_ = std::min(all, kRingExchanges * largest);
+  size_ = std::min(all, limits_.ring * largest);
   for (const Group& g : groups) append(chunks, g);
   return first_ + size_;
 }

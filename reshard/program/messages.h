@@ -13,17 +13,34 @@ namespace reshard::program {
 
 /// The most exchanges of one rank in progress at once. At least two: see MessageSteps.
 inline constexpr std::size_t kWindow = 16;
-/// Size of the ring of staging memory, in exchanges of the largest size.
-inline constexpr Index kRingExchanges = 8;
 
 /// The most bytes of a chunk that a side stages, with these options.
 Index most_staged(const CompileOptions& options);
+
+/// What one exchange has at most, but for an exchange of a single chunk, or of a single position.
+struct ExchangeLimits {
+  Index staged = 0, bytes = 0;
+  std::size_t chunks = 0;
+  /// Size of the ring of staging memory, in exchanges of the largest size.
+  Index ring = 0;
+  int round_bits = -1;  ///< CompileOptions::round_bits.
+};
+ExchangeLimits exchange_limits(const CompileOptions& options);
+
+/// Chunk::progress, in units of 2^-32: the fraction of a pair's `bytes` before the chunk, `before`.
+/// In rounds, the chunks of pairs that are `shift` ranks apart are later by shift / world of their
+/// own bytes, so that not all pairs begin at one position.
+std::uint64_t progress_of(Index before, Index chunk, Index bytes, Index shift,
+                          const CompileOptions& options);
 
 /// One message of a rank, before it has a place in the program.
 struct Chunk {
   /// The position of the chunk in one order over all messages of the group.
   std::uint64_t progress = 0;
-  Index shift = 0;         ///< (dst - src) mod world.
+  Index shift = 0;  ///< (dst - src) mod world.
+  /// In rounds: of this chunk among those of its pair that have the same progress. MessageSteps
+  /// sets it.
+  std::uint32_t number = 0;
   ProgramMessage message;  ///< `at`: where it is if it needs no staging; otherwise kStaging, 0.
   /// Copies between a local tensor and the chunk; on the side of kStaging, offsets count from the
   /// chunk.
@@ -36,7 +53,7 @@ struct Chunk {
   std::function<void(Index at)> pack;
   bool lands() const { return landing >= 0 && pieces.empty(); }
   bool is_staged() const { return message.at.buffer == Builder::kStaging && !lands(); }
-  auto key() const { return std::tuple(progress, shift, message.id, !message.is_send); }
+  auto key() const { return std::tuple(progress, shift, number, message.id, !message.is_send); }
 };
 
 /// Staging where several messages to this rank arrive, until a tile has converted them.
@@ -58,11 +75,17 @@ struct Landing {
 /// The messages at one position form a class: a rank has at most one to send and one to receive in
 /// it. Ranks that begin their chunks in this order, with room for any two consecutive ones, cannot
 /// deadlock: in the least class that is not complete, both sides of each message have begun it.
+///
+/// With round_bits >= 0 each exchange is one round: all chunks of this rank between two multiples
+/// of 2^round_bits positions. A position is (progress, shift, number), as 32, 16 and 16 bits.
+/// Rounds are whole on all ranks that cut alike, so even ranks that complete each exchange before
+/// they begin the next cannot deadlock.
 class MessageSteps {
  public:
-  /// Staging begins at `first`. It has kRingExchanges * most bytes, or more if a single exchange
-  /// needs more than `most`. Packing waits for `known`.
-  MessageSteps(Builder& builder, Index first, Index most, std::vector<StepId> known = {});
+  /// Staging begins at `first`. It has limits.ring * limits.staged bytes, or more if a single
+  /// exchange needs more than limits.staged. Packing waits for `known`.
+  MessageSteps(Builder& builder, Index first, const ExchangeLimits& limits,
+               std::vector<StepId> known = {});
 
   /// `f` adds the ops of a tile that packs, for all chunks whose `pack` was called since the last
   /// tile: chunks to several peers may need the same rows.
@@ -72,6 +95,10 @@ class MessageSteps {
   /// order between which no other chunk of this rank has a landing. Returns the end of the staging
   /// that they use.
   Index add(std::vector<Chunk> chunks, std::vector<Landing> landings = {});
+
+  /// After add(): the largest round_bits up to those of the limits for which rounds are within the
+  /// limits; these are used.
+  int round_bits() const { return round_bits_; }
 
  private:
   /// Consecutive chunks that are one exchange.
@@ -93,6 +120,7 @@ class MessageSteps {
   bool fit(const Group& a, const Group& b) const;
   std::vector<Group> alone(const std::vector<Chunk>& chunks) const;
   std::vector<Group> group(const std::vector<Chunk>& chunks) const;
+  std::vector<Group> rounds(const std::vector<Chunk>& chunks);
   Index place(Index bytes, std::vector<StepId>& waits);
   void place_chunks(std::vector<Chunk>& chunks, const Group& group, Index at,
                     std::vector<StepId>& waits);
@@ -104,7 +132,9 @@ class MessageSteps {
   void arrive(const std::vector<Chunk>& chunks, const Group& group, StepId unpacked);
 
   Builder& builder_;
-  Index first_, most_, size_ = 0, at_ = 0;
+  ExchangeLimits limits_;
+  int round_bits_;
+  Index first_, size_ = 0, at_ = 0;
   std::vector<StepId> known_;
   std::function<void()> before_tile_;
   std::vector<Region> regions_;

@@ -202,6 +202,38 @@ RC_GTEST_PROP(CompiledMessages, steps_at_the_same_time_have_staging_of_their_own
   }
 }
 
+TEST(CompiledMessages, rounds_of_the_busiest_rank_are_a_quarter_full_or_more) {
+  const ModelConfig config = wide_moe();
+  const auto model = model_of(config);
+  const Planner planner = *Planner::make(layout_of("megatron:tp=2,pp=2,ep=2,etp=1", model, config),
+                                         layout_of("vllm:tp=4,offset=4", model, config));
+  CompileOptions options;
+  options.staging_bytes = 32 << 10;
+  options.in_place_bytes = Index{1} << 40;
+  options.world = 8;
+  options.round_bits = 63;
+  options.way_from = options.way_to = [](Rank) { return PairWay::message; };
+  const auto compiled = [&] {
+    std::vector<Program> out;
+    for (int r = 0; r < options.world; ++r)
+      out.push_back(*compile_rank(planner, planner.rank_plan(Rank(r)), options));
+    return out;
+  };
+  for (const Program& p : compiled())
+    options.round_bits = std::min(options.round_bits, p.round_bits);
+  Index most = 0, rounds = 0;
+  for (const Program& p : compiled()) {
+    Index bytes = 0, exchanges = 0;
+    for (const ProgramMessage& m : p.messages) bytes += m.bytes;
+    for (const ProgramStep& s : p.steps) exchanges += s.kind == Kind::exchange ? 1 : 0;
+    most = std::max(most, bytes);
+    rounds = std::max(rounds, exchanges);
+  }
+  const Index least = most / (options.staging_bytes / 4) + 1;
+  EXPECT_GT(least, 8);
+  EXPECT_LE(rounds, 4 * least);
+}
+
 RC_GTEST_PROP(CompiledMessages, at_most_a_window_of_exchanges_is_in_progress, ()) {
   const CompiledGroup g;
   for (const Program& p : g.programs) {

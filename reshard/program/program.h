@@ -142,12 +142,16 @@ struct ProgramStep {
 ///   6 staging      staging_bytes and all threads' scratch are at most the cap
 ///   7 no deadlock  each rank begins its exchanges in order; over the whole group, the steps have a
 ///                  topological order in which no exchange is done before both sides of each of its
-///                  messages have begun; also if every rank moves its messages one by one in the
-///                  order listed, those from lower to higher ranks beside the others
+///                  messages have begun
+///   8 rounds       if all programs have round_bits: law 7 also where each rank moves one exchange
+///   at
+///                  a time, the oldest, and exchanges that messages connect, over any number of
+///                  ranks, end together
 struct Program {
   Rank rank;                      ///< that runs it; -1: all ranks, in one process.
   std::uint64_t plan_digest = 0;  ///< Planner::digest(): programs of one group have the same.
   Index staging_bytes = 0, scratch_bytes = 0;
+  int round_bits = -1;  ///< of the rounds that its exchanges are (CompileOptions); -1: of none.
   std::vector<ProgramBuffer> buffers;
   std::vector<ProgramPiece> pieces;
   std::vector<ProgramRange> ranges;

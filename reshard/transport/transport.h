@@ -50,6 +50,10 @@ struct Capabilities {
   /// well as in host memory. Host code never touches such bytes. All writes to them must be done,
   /// not only in a stream, before exchange().
   bool gpu_messages = false;
+  /// Exchanges move one after another, so they must be rounds: the ranks begin exchanges that are
+  /// parts of common ones, each message in the same one on both sides, in a common order. Ranks
+  /// without a message in a round need not take part. Law 8 in program.h has the exact rule.
+  bool rounds = false;
   friend bool operator==(const Capabilities&, const Capabilities&) = default;
 };
 

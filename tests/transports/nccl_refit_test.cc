@@ -52,9 +52,9 @@ TEST(RefitsOverNccl, move_large_runs_in_place_and_stage_short_ones_on_the_gpu) {
       EXPECT_EQ(outcome(ends.control->quiesce(patient())), "");
     });
     EXPECT_EQ(outcome(ended), "");
-    // No staging of this host's memory: the lanes have the only pinned memory.
+    // No staging of this host's memory: the transports have the only pinned memory.
     EXPECT_EQ(cuda::emulated_gpu().calls["cuMemHostRegister"], 0);
-    EXPECT_EQ(cuda::emulated_gpu().calls["cuMemHostAlloc"], 2 * layouts.ranks);
+    EXPECT_EQ(cuda::emulated_gpu().calls["cuMemHostAlloc"], layouts.ranks);
   }
   EXPECT_LT(staging[true], staging[false] / 10);
 }

@@ -73,18 +73,6 @@ Result<> Communicator::give(std::span<const Operation> group) const {
   });
 }
 
-Result<> Communicator::register_memory(std::span<std::byte> memory) {
-  if (nccl_.ncclCommRegister == nullptr || nccl_.ncclCommDeregister == nullptr)
-    return fail(Code::unsupported, "nccl: this version registers no memory");
-  void* handle = nullptr;
-  const Result<> done = call("ncclCommRegister", [&] {
-    return nccl_.ncclCommRegister(comm_, memory.data(), memory.size(), &handle);
-  });
-  if (!done) return fail(Code::unsupported, done.error().message);
-  if (handle != nullptr) registered_.push_back(handle);
-  return {};
-}
-
 /// True if NCCL has ended all its work on this communicator.
 bool Communicator::finalize() const {
   const Deadline deadline = Deadline::after(kFinalizeTime);
@@ -99,9 +87,6 @@ bool Communicator::finalize() const {
 
 void Communicator::end(bool cleanly) {
   if (comm_ == nullptr) return;
-  if (cleanly)
-    for (void* const handle : registered_)
-      (void)call("ncclCommDeregister", [&] { return nccl_.ncclCommDeregister(comm_, handle); });
   const bool is_over = cleanly && finalize();
   // The library has freed the communicator when these fail, too.
   (void)stream_.device().call("cuCtxPushCurrent", [&] {

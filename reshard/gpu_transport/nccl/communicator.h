@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstddef>
 #include <memory>
 #include <span>
-#include <vector>
 
 #include "reshard/cuda/stream.h"
-#include "reshard/gpu_transport/nccl/groups.h"
 #include "reshard/gpu_transport/nccl/library.h"
 #include "reshard/transport/control.h"
 
@@ -42,12 +41,8 @@ class Communicator {
   Result<bool> is_ready() const;
 
   /// Gives NCCL a group. The memory is in use until the stream has run it, or end() has returned.
-  /// @pre is_ready() and no group is on the stream
+  /// @pre is_ready()
   Result<> give(std::span<const Operation> group) const;
-
-  /// Lets NCCL prepare memory of the GPU for transfers without intermediate copies, until end().
-  /// Errors: `unsupported` if the library cannot, or not for this memory.
-  Result<> register_memory(std::span<std::byte> memory);
 
   /// Ends the communicator; afterwards NCCL touches no memory. If not `cleanly` (messages may be
   /// outstanding), or if NCCL does not end cleanly in time, by ncclCommAbort(). Idempotent.
@@ -64,7 +59,6 @@ class Communicator {
   const Nccl& nccl_;
   cuda::Stream stream_;
   Comm comm_ = nullptr;
-  std::vector<void*> registered_;
 };
 
 }  // namespace reshard::nccl

@@ -2,40 +2,75 @@
 // Protects: NCCL keeps the guarantees of every transport, but for those that it names.
 #include <gtest/gtest.h>
 
+#include <bit>
 #include <map>
-#include <string>
+#include <memory>
+#include <mutex>
+#include <utility>
+#include <vector>
 
+#include "reshard/gpu_transport/gpu_messages_testutil.h"
+#include "reshard/gpu_transport/nccl/guarantees_testutil.h"
 #include "reshard/gpu_transport/nccl/nccl_group_testutil.h"
 #include "reshard/transport/testing/conformance_testutil.h"
 
 namespace reshard::nccl {
 namespace {
 
-constexpr const char* kByOrder = "messages between two ranks match by order, not by id";
-constexpr const char* kEndsGroup = "a dropped event ends the group";
+/// Memory of the GPU that all ranks share. It is kept for later messages: a driver that frees
+/// memory waits for the kernels of all ranks, and those wait for their peers.
+class SharedGpuMemory final : public GpuMessageMemory {
+ public:
+  std::shared_ptr<std::byte> allocate(std::size_t bytes) override {
+    const std::size_t size = std::bit_ceil(bytes);
+    const std::scoped_lock lock(mutex());
+    auto& kept = kept_of(size);
+    if (kept.empty()) kept.push_back(GpuMessageMemory::allocate(size));
+    std::shared_ptr<std::byte> block = std::move(kept.back());
+    kept.pop_back();
+    std::byte* const at = block.get();
+    return {at, [block = std::move(block), size](std::byte*) {
+              const std::scoped_lock unlock(mutex());
+              kept_of(size).push_back(block);
+            }};
+  }
 
-/// The tests of the suite whose guarantee this transport does not give, and why.
-const std::map<std::string, std::string> kNotGiven{
-    {"posts_meet_in_whatever_order_they_come", kByOrder},
-    {"random_traffic_in_overlapping_steps_arrives_whole", kByOrder},
-    {"a_deadline_names_what_is_missing_and_not_what_came", kByOrder},
-    {"different_sizes_are_an_error_on_both_sides", "sizes are not compared"},
-    {"a_dropped_event_gives_its_memory_back", kEndsGroup},
+ private:
+  static std::mutex& mutex() {
+    static std::mutex one;
+    return one;
+  }
+  static std::vector<std::shared_ptr<std::byte>>& kept_of(std::size_t size) {
+    // Not destroyed: the driver may end first.
+    static auto& all = *new std::map<std::size_t, std::vector<std::shared_ptr<std::byte>>>;
+    return all[size];
+  }
 };
 
-void skip(const std::string& why) { GTEST_SKIP() << why; }
+MessageMemories on_gpu() {
+  const auto gpu = std::make_shared<SharedGpuMemory>();
+  return {gpu, gpu};
+}
+MessageMemories from_gpu_to_host() {
+  return {std::make_shared<SharedGpuMemory>(), host_memories().recvs};
+}
 
-Result<> run(int n, const RankBody& body) {
-  std::string test = testing::UnitTest::GetInstance()->current_test_info()->name();
-  test = test.substr(0, test.find('/'));
-  const auto reason = kNotGiven.find(test);
-  if (reason == kNotGiven.end()) return run_nccl_ranks(n, body);
-  skip(reason->second);
-  return {};
+Result<> run_on(int n, const RankBody& body, std::shared_ptr<const cuda::Device> one_gpu) {
+  if (skips_what_nccl_does_not_give()) return {};
+  return run_nccl_ranks(n, body, little_staging(), std::move(one_gpu));
+}
+Result<> run(int n, const RankBody& body) { return run_on(n, body, nullptr); }
+Result<> run_on_one_gpu(int n, const RankBody& body) {
+  return run_on(n, body, cuda::gpu_under_test());
 }
 
 const TransportUnderTest kNccl{"nccl", run};
 RESHARD_TEST_TRANSPORT(Nccl, kNccl);
+
+const TransportUnderTest kGpuMemory{"nccl", run_on_one_gpu, on_gpu};
+RESHARD_TEST_MESSAGES(NcclGpuMemory, kGpuMemory);
+const TransportUnderTest kGpuToHost{"nccl", run_on_one_gpu, from_gpu_to_host};
+RESHARD_TEST_MESSAGES(NcclGpuToHost, kGpuToHost);
 
 }  // namespace
 }  // namespace reshard::nccl

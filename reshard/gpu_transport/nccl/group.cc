@@ -76,12 +76,7 @@ Result<std::shared_ptr<Step>> NcclGroup::post(std::span<const Send> sends,
   RESHARD_TRY(refuse_twice(*step));
   step->left = step->messages.size();
   if (step->left == 0) return step;
-  append_halves(rank_, size_, messages_, step->number, segment_bytes_, posted_);
-  for (std::size_t l = 0; l < kLanes; ++l) {
-    auto& queue = lanes_[l].queue();
-    queue.insert(queue.end(), posted_[l].begin(), posted_[l].end());
-    posted_[l].clear();
-  }
+  append_halves(messages_, step->number, segment_bytes_, queue_.queue());
   steps_.push_back(step);
   if (const Result<> copied = post_own(step, sends, recvs); !copied) {
     // The group is over: other messages of the step may be under way.
@@ -133,14 +128,12 @@ void NcclGroup::settle(const Half& half) {
   if ((*step)->done()) steps_.erase(step);
 }
 
-/// True if a lane advanced.
+/// True if anything advanced.
 Result<bool> NcclGroup::advance() {
   bool moved = false;
-  for (MessageLane& lane : lanes_) {
-    while (RESHARD_TRY(lane.advance())) moved = true;
-    for (const Half& half : lane.completed()) settle(half);
-    lane.completed().clear();
-  }
+  while (RESHARD_TRY(queue_.advance())) moved = true;
+  for (const Half& half : queue_.completed()) settle(half);
+  queue_.completed().clear();
   return moved;
 }
 
@@ -183,7 +176,7 @@ void NcclGroup::look_for_lost() {
 void NcclGroup::fail_all(const Error& why) {
   if (over_) return;
   over_ = why;
-  for (MessageLane& lane : lanes_) lane.end(false);
+  queue_.end(false);
   for (const auto& step : steps_) step->error = why;
   steps_.clear();
   own_sends_.clear();
@@ -195,18 +188,9 @@ void NcclGroup::close() {
   if (!steps_.empty())
     fail_all({Code::aborted, fmt::format("nccl: rank {} closed its transport before this was done",
                                          rank_.value())});
-  for (MessageLane& lane : lanes_) lane.end(!over_);
+  queue_.end(!over_);
   over_ = Error{Code::invalid_argument, "nccl: used after close()"};
   control_ = nullptr;
-}
-
-Result<> NcclGroup::register_memory(std::span<std::byte> memory) {
-  RESHARD_TRY(check_usable());
-  const cuda::MemoryKind kind = RESHARD_TRY(cuda::memory_kind(*gpu_, memory.data()));
-  if (!kind.on_device || kind.ordinal != gpu_->ordinal())
-    return fail(Code::unsupported, "nccl: only memory of its GPU can be registered");
-  for (MessageLane& lane : lanes_) RESHARD_TRY(lane.communicator().register_memory(memory));
-  return {};
 }
 
 std::string NcclGroup::missing(const Step& step) const {
@@ -215,10 +199,9 @@ std::string NcclGroup::missing(const Step& step) const {
                        m.peer.value());
   };
   const auto of_step = [&](const Half& h) { return h.step == step.number; };
-  for (const MessageLane& lane : lanes_) {
-    const auto h = std::ranges::find_if(lane.group(), of_step);
-    if (h != lane.group().end()) return text(*h) + " and its group are not complete";
-  }
+  const auto oldest = queue_.oldest();
+  if (const auto h = std::ranges::find_if(oldest, of_step); h != oldest.end())
+    return text(*h) + " and its group are not complete";
   const auto left = std::ranges::find_if(step.messages, [](const InUse& m) { return m.bytes > 0; });
   return text(*left) + " has not begun";
 }

@@ -10,7 +10,7 @@
 #include <tuple>
 #include <vector>
 
-#include "reshard/gpu_transport/nccl/lane.h"
+#include "reshard/gpu_transport/nccl/group_queue.h"
 #include "reshard/transport/control.h"
 #include "reshard/transport/transport.h"
 
@@ -55,27 +55,24 @@ using OwnSides = std::map<MessageId, OwnSide>;
 /// The state that the transport and its events share.
 class NcclGroup {
  public:
-  NcclGroup(ControlPlane& control, const Nccl& nccl, std::shared_ptr<const cuda::Device> gpu,
-            std::vector<MessageLane> lanes, cuda::Stream own, std::size_t segment_bytes)
+  NcclGroup(ControlPlane& control, std::shared_ptr<const cuda::Device> gpu, GroupQueue queue,
+            cuda::Stream own, std::size_t segment_bytes)
       : rank_(control.rank()),
         size_(control.size()),
-        nccl_(nccl),
         control_(&control),
         gpu_(std::move(gpu)),
-        lanes_(std::move(lanes)),
+        queue_(std::move(queue)),
         own_(std::move(own)),
         segment_bytes_(segment_bytes) {}
 
   Rank rank() const { return rank_; }
   int size() const { return size_; }
-  bool registers() const { return nccl_.ncclCommRegister != nullptr; }
 
   Result<std::shared_ptr<Step>> post(std::span<const Send> sends, std::span<const Recv> recvs);
   /// Advances what is under way. True if anything moved.
   bool progress();
   void fail_all(const Error& why);
   void close();
-  Result<> register_memory(std::span<std::byte> memory);
   /// The oldest message of a step that is not over.
   std::string missing(const Step& step) const;
 
@@ -93,17 +90,15 @@ class NcclGroup {
 
   const Rank rank_;
   const int size_;
-  const Nccl& nccl_;
   ControlPlane* control_;  ///< null after close().
   std::shared_ptr<const cuda::Device> gpu_;
-  std::vector<MessageLane> lanes_;
+  GroupQueue queue_;
   cuda::Stream own_;  ///< of messages to the own rank.
   const std::size_t segment_bytes_;
   std::uint64_t next_step_ = 0;
   std::deque<std::shared_ptr<Step>> steps_;  ///< in progress, oldest first.
   OwnSides own_sends_, own_recvs_;
   std::vector<Message> messages_;  ///< of one post().
-  Lanes posted_;                   ///< of one post().
   /// Nothing has moved, with a message to a rank that is gone; until this.
   std::optional<Deadline> lost_since_;
   Deadline next_look_ = Deadline::after(std::chrono::seconds(0));

@@ -18,12 +18,8 @@ class Finder {
 
   template <class F>
   void find(F*& function, const char* symbol) {
-    find_optional(function, symbol);
-    if (function == nullptr && missing_ == nullptr) missing_ = symbol;
-  }
-  template <class F>
-  void find_optional(F*& function, const char* symbol) {
     function = reinterpret_cast<F*>(dlsym(library_, symbol));
+    if (function == nullptr && missing_ == nullptr) missing_ = symbol;
   }
   const char* missing() const { return missing_; }
 
@@ -56,8 +52,6 @@ Result<Nccl> functions_of(void* library, const std::string& file) {
   finder.find(n.ncclGroupEnd, "ncclGroupEnd");
   finder.find(n.ncclSend, "ncclSend");
   finder.find(n.ncclRecv, "ncclRecv");
-  finder.find_optional(n.ncclCommRegister, "ncclCommRegister");
-  finder.find_optional(n.ncclCommDeregister, "ncclCommDeregister");
   if (n.ncclGetVersion != nullptr) {
     n.path = file_of(reinterpret_cast<const void*>(n.ncclGetVersion));
     const int status = n.ncclGetVersion(&n.version);

@@ -47,8 +47,7 @@ static_assert(sizeof(Config) == 48);
 /// The oldest version whose ncclConfig_t has the members above, as ncclGetVersion() counts.
 inline constexpr int kOldestVersion = 21800;
 
-/// The functions, as <nccl.h> declares them; all are set but those that say so. A test gives its
-/// own.
+/// The functions, as <nccl.h> declares them. A test gives its own.
 struct Nccl {
   int version = 0;   ///< 22703 is 2.27.3.
   std::string path;  ///< of the library.
@@ -68,9 +67,6 @@ struct Nccl {
                   cuda::StreamHandle stream) = nullptr;
   int (*ncclRecv)(void* at, std::size_t count, int type, int peer, Comm comm,
                   cuda::StreamHandle stream) = nullptr;
-  /// Since 2.19; null in older versions.
-  int (*ncclCommRegister)(Comm comm, void* at, std::size_t bytes, void** handle) = nullptr;
-  int (*ncclCommDeregister)(Comm comm, void* handle) = nullptr;
 };
 
 /// Loads NCCL, once per process; later calls return the same. Takes the libnccl.so.2 that the

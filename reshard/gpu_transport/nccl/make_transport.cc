@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How ranks meet in NCCL: each publishes why it cannot, if so, and rank 0 the ids of the
-// communicators, before anyone calls NCCL to join.
+// How ranks meet in NCCL: each publishes why it cannot, if so, and rank 0 the id of the
+// communicator, before anyone calls NCCL to join.
 #include <fmt/format.h>
 
 #include <cstring>
@@ -13,7 +13,7 @@ namespace {
 
 struct Card {
   char error[512] = {};
-  UniqueId ids[kLanes];
+  UniqueId id;
 };
 
 Result<std::shared_ptr<const cuda::Device>> open_gpu(const TransportOptions& options) {
@@ -27,16 +27,13 @@ Result<std::shared_ptr<const cuda::Device>> open_gpu(const TransportOptions& opt
 Result<> fill(Card& card, bool is_root, const Nccl* nccl,
               const Result<std::shared_ptr<const cuda::Device>>& gpu) {
   if (!gpu) return tl::unexpected(gpu.error());
-  for (UniqueId& id : card.ids)
-    if (is_root) {
-      int status = kSuccess;
-      RESHARD_TRY((*gpu)->call("ncclGetUniqueId", [&] {
-        status = nccl->ncclGetUniqueId(&id);
-        return 0;
-      }));
-      RESHARD_TRY(check(*nccl, status, nullptr, "ncclGetUniqueId"));
-    }
-  return {};
+  if (!is_root) return {};
+  int status = kSuccess;
+  RESHARD_TRY((*gpu)->call("ncclGetUniqueId", [&] {
+    status = nccl->ncclGetUniqueId(&card.id);
+    return 0;
+  }));
+  return check(*nccl, status, nullptr, "ncclGetUniqueId");
 }
 
 /// The card of rank 0. All ranks have the same cards, and so the same error.
@@ -64,15 +61,11 @@ Result<std::unique_ptr<Transport>> make(ControlPlane& control, const Nccl* nccl,
   if (const Result<> filled = fill(mine, control.rank() == Rank{0}, nccl, gpu); !filled)
     filled.error().message.copy(mine.error, sizeof mine.error - 1);
   const Card card = RESHARD_TRY(meet(control, mine, deadline));
-  std::vector<MessageLane> lanes;
-  for (const UniqueId& id : card.ids) {
-    auto communicator = RESHARD_TRY(Communicator::make(*nccl, *gpu, id, control, deadline));
-    lanes.push_back(
-        RESHARD_TRY(MessageLane::make(std::move(communicator), *gpu, control.size(), limits)));
-  }
+  auto communicator = RESHARD_TRY(Communicator::make(*nccl, *gpu, card.id, control, deadline));
+  auto queue = RESHARD_TRY(GroupQueue::make(std::move(communicator), *gpu, limits));
   auto own = RESHARD_TRY(cuda::Stream::make(*gpu));
-  return transport_of(std::make_shared<NcclGroup>(control, *nccl, *gpu, std::move(lanes),
-                                                  std::move(own), limits.segment_bytes));
+  return transport_of(std::make_shared<NcclGroup>(control, *gpu, std::move(queue), std::move(own),
+                                                  limits.segment_bytes));
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 #include "reshard/gpu_transport/nccl/nccl_model_testutil.h"
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
 #include <deque>
 #include <memory>
@@ -16,14 +17,15 @@ namespace reshard::nccl {
 namespace {
 
 constexpr int kRemoteError = 6;
-constexpr std::size_t kPeersAtOnce = 8;
+constexpr int kRoundsPerBatch = 8;
 
 /// A message of a group, of one rank.
 struct Op {
   bool sending = false, done = false, posted = false;
-  int peer = 0, epoch = 0;
+  int peer = 0, epoch = 0, round = 0;
   std::byte* bytes = nullptr;
   std::size_t size = 0;
+  auto batch() const { return std::pair(epoch, round / kRoundsPerBatch); }
 };
 
 struct Member;
@@ -50,7 +52,6 @@ struct Member {
   std::shared_ptr<OpGroup> waiting;  ///< given, not accepted.
   OpGroup* running = nullptr;        ///< at the front of its stream.
   int status = kSuccess;
-  int registered = 0;
 };
 
 struct State {
@@ -129,20 +130,30 @@ void post(Member& me, Op& op) {
   }
 }
 
-/// Posts what may run now: of the ops, which are sorted by (epoch, distance), those of the first
-/// epoch that is not over. True if it posted any.
+/// The round of messages from one rank to another (ncclP2pSchedule): by the distance of the hosts,
+/// in the order 0, 1, 3, 6, 10, ... modulo a power of two, then by that of the ranks in their
+/// hosts.
+int round_of(int from, int to, int ranks) {
+  const int local = state().model.ranks_per_host > 0 ? state().model.ranks_per_host : ranks;
+  const int hosts = ranks / local;
+  const int host_distance = (to / local - from / local + hosts) % hosts;
+  const int distance = (to % local - from % local + local) % local;
+  const auto power = static_cast<int>(std::bit_ceil(static_cast<unsigned>(hosts)));
+  int before = 0;
+  for (int step = 1, at = 0; at != host_distance; at = (at + step++) & (power - 1))
+    before += at < hosts ? 1 : 0;
+  return before * local + distance;
+}
+
+/// Posts what may run now: of the ops, which are sorted by batch, those of the first batch that is
+/// not over. True if it posted any.
 bool post_next(Member& me, OpGroup& ops) {
   const auto first = std::ranges::find(ops.ops, false, &Op::done);
   bool moved = false;
-  for (const bool sending : {true, false}) {
-    std::size_t running = 0;
-    for (auto op = first; op != ops.ops.end() && op->epoch == first->epoch; ++op) {
-      if (op->done || op->sending != sending) continue;
-      if (running++ == kPeersAtOnce) break;
-      if (op->posted) continue;
-      post(me, *op);
-      moved = true;
-    }
+  for (auto op = first; op != ops.ops.end() && op->batch() == first->batch(); ++op) {
+    if (op->posted) continue;
+    post(me, *op);
+    moved = true;
   }
   return moved;
 }
@@ -256,11 +267,12 @@ int end_group() {
   Member& me = *group_comm->member;
   group_comm = nullptr;
   if (const int fault = called("ncclGroupEnd", me.rank); fault != kSuccess) return fault;
-  std::ranges::stable_sort(group->ops, {}, [&](const Op& op) {
-    const int ranks = me.world->ranks;
-    const int d = op.sending ? op.peer - me.rank : me.rank - op.peer;
-    return std::pair(op.epoch, (d + ranks) % ranks);
-  });
+  for (Op& op : group->ops) {
+    const int from = op.sending ? me.rank : op.peer;
+    op.round = round_of(from, op.sending ? op.peer : me.rank, me.world->ranks);
+  }
+  std::ranges::stable_sort(group->ops, {},
+                           [](const Op& op) { return std::pair(op.epoch, op.round); });
   NcclModel& model = state().model;
   model.largest_group = std::max(model.largest_group, static_cast<int>(group->ops.size()));
   me.waiting = std::move(group);
@@ -287,28 +299,9 @@ int leave(const char* name, Comm comm, bool abort) {
   withdraw(me);
   me.world->running.erase(&me);
   me.waiting.reset();
-  state().open -= 1 + me.registered;
+  --state().open;
   delete comm;
   return kSuccess;
-}
-
-int register_memory(Comm comm, void* at, std::size_t, void** handle) {
-  const bool on_gpu = is_on_gpu(at);
-  const std::lock_guard lock(state().mutex);
-  if (const int fault = called("ncclCommRegister", comm->member->rank); fault != kSuccess)
-    return fault;
-  if (!on_gpu) return kInvalidArgument;
-  ++comm->member->registered;
-  ++state().open;
-  *handle = at;
-  return kSuccess;
-}
-
-int deregister_memory(Comm comm, void*) {
-  const std::lock_guard lock(state().mutex);
-  --comm->member->registered;
-  --state().open;
-  return called("ncclCommDeregister", comm->member->rank);
 }
 
 void set_groups(Nccl& n) {
@@ -347,8 +340,6 @@ void set_communicators(Nccl& n) {
   n.ncclCommDestroy = [](Comm comm) { return leave("ncclCommDestroy", comm, false); };
   n.ncclCommAbort = [](Comm comm) { return leave("ncclCommAbort", comm, true); };
   n.ncclCommGetAsyncError = get_async_error;
-  n.ncclCommRegister = register_memory;
-  n.ncclCommDeregister = deregister_memory;
 }
 
 }  // namespace

@@ -61,7 +61,7 @@ class NcclTransport final : public Transport {
   Rank rank() const override { return group_->rank(); }
   int size() const override { return group_->size(); }
   Capabilities capabilities() const override {
-    return {.message = true, .registers = group_->registers(), .gpu_messages = true};
+    return {.message = true, .gpu_messages = true, .rounds = true};
   }
 
   Result<std::unique_ptr<Event>> exchange(std::span<const Send> sends,
@@ -70,11 +70,8 @@ class NcclTransport final : public Transport {
     return std::make_unique<NcclEvent>(group_, std::move(step));
   }
 
-  /// The key is empty: only this rank's own NCCL uses the registration.
-  Result<RemoteKey> share(std::span<std::byte> memory) override {
-    RESHARD_TRY(group_->register_memory(memory));
-    return RemoteKey{};
-  }
+  // NCCL's registration of buffers is for all ranks or none, and buys nothing for this memory.
+  Result<RemoteKey> share(std::span<std::byte>) override { return unsupported(); }
   Result<RemoteMemory> open(Rank, const RemoteKey&) override { return unsupported(); }
   Result<> get(const RemoteMemory&, std::span<const Get>) override { return unsupported(); }
   void close() override { group_->close(); }

@@ -5,7 +5,7 @@
 #include <string>
 
 #include "reshard/cuda/device.h"
-#include "reshard/gpu_transport/nccl/groups.h"
+#include "reshard/gpu_transport/nccl/halves.h"
 #include "reshard/gpu_transport/nccl/library.h"
 #include "reshard/transport/control.h"
 #include "reshard/transport/group.h"
@@ -28,14 +28,15 @@ std::string unavailable_reason();
 /// others:
 ///   - messages from one rank to another match by their order, not by id: of exchanges, then of
 ///     turns, then in the list. Ids serve errors, and messages to the own rank
-///   - the ranks must begin their exchanges in an order of all messages of the group (groups.h), as
-///     programs do, and as ranks do that wait for each exchange before the next
+///   - exchanges must be rounds (Capabilities::rounds, halves.h), as those of programs are, or as
+///     ranks have them that wait for each exchange before the next
 ///   - sizes are not compared
 ///   - an event that fails, or is destroyed early, ends the group; its memory is free afterwards
 ///   - a peer that leaves is noticed through the control plane
 ///
 /// Errors: `invalid_argument` without a GPU; `unsupported` if there is no driver or library, or
-/// NCCL refuses (it does if two ranks have one GPU), which all ranks learn; `deadline`; an abort.
+/// NCCL refuses, which all ranks learn; `deadline`; an abort. NCCL refuses two ranks on one GPU,
+/// unless it has version 2.30 or later and the environment NCCL_MULTI_RANK_GPU_ENABLE=1.
 Result<std::unique_ptr<Transport>> make_transport(ControlPlane& control,
                                                   const TransportOptions& options);
 

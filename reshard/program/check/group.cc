@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// Law 7: begins and ends steps of all ranks in any order that the waits allow. What has begun or
-// ended never keeps another step from it, so one order is as good as any. First a message is
-// complete once both its sides have begun; then, as over a transport that moves messages in order,
-// only once it is also the next of both ranks in its lane.
+// Laws 7 and 8: begins and ends steps of all ranks in any order that the waits allow. What has
+// begun or ended never keeps another step from it, so one order is as good as any. First a message
+// is complete once both its sides have begun; then, as over a transport that moves exchanges one
+// after another, all messages of exchanges that are connected by messages are complete at once,
+// when each of these exchanges is the oldest of its rank.
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <deque>
-#include <numeric>
+#include <map>
 #include <tuple>
 
 #include "reshard/program/check.h"
@@ -24,12 +24,11 @@ struct Side {
   Key key;
   bool is_send = false;
   Index bytes = 0;
-  std::uint32_t program = 0, step = 0, message = 0;
+  std::uint32_t program = 0, step = 0;
 };
 
-/// How messages move: all that have begun at once; or one by one in the order of the program, those
-/// to higher ranks beside those to lower ones.
-enum class Moving { at_once, in_lanes };
+/// How messages move: as soon as both sides have begun, or in rounds.
+enum class Moving { at_once, in_rounds };
 
 std::string text(const Side& m) {
   const auto& [from, to, id] = m.key;
@@ -43,10 +42,9 @@ Result<std::vector<Side>> pairs_of(std::span<const Program> programs) {
     for (std::uint32_t s = 0; s < programs[r].steps.size(); ++s) {
       const Program& p = programs[r];
       if (p.steps[s].kind != StepKind::exchange) continue;
-      std::uint32_t number = p.steps[s].first;
       for (const ProgramMessage& m : p.messages_of(p.steps[s]))
         sides.push_back({m.is_send ? Key(p.rank, m.peer, m.id) : Key(m.peer, p.rank, m.id),
-                         m.is_send, m.bytes, r, s, number++});
+                         m.is_send, m.bytes, r, s});
     }
   std::ranges::stable_sort(sides, {}, [](const Side& m) { return std::pair(m.key, !m.is_send); });
   for (std::size_t i = 0; i < sides.size(); i += 2) {
@@ -83,24 +81,20 @@ class GroupRun {
     std::vector<std::uint32_t> exchanges;          ///< in order.
     std::vector<bool> begun, done;                 ///< by step.
     std::size_t next_exchange = 0;                 ///< that may begin.
-    /// By lane, up and down: the pairs of its messages in order; how many are complete.
-    std::array<std::vector<std::uint32_t>, 2> lanes;
-    std::array<std::size_t, 2> moved{};
-    std::uint32_t barriers = 0;  ///< begun.
+    std::size_t oldest = 0;                        ///< exchange that is not done. In rounds.
+    std::uint32_t barriers = 0;                    ///< begun.
+  };
+  /// Exchanges that messages connect.
+  struct Round {
+    std::vector<At> exchanges;
+    std::size_t waiting = 0;  ///< of them: those that have not begun, or are not the oldest.
   };
   void ready(At at);
   void begin(At at);
   void end(At at);
-  void add_lanes();
-  void move_next(std::size_t lane, std::uint32_t pair);
+  void add_rounds();
+  void move(std::uint32_t program);
   void complete(std::uint32_t pair);
-  bool is_own(std::uint32_t pair) const {
-    return std::get<0>(sides_[2 * pair].key) == std::get<1>(sides_[2 * pair].key);
-  }
-  std::size_t lane_of(std::uint32_t pair) const {
-    const auto& [from, to, id] = sides_[2 * pair].key;
-    return from < to ? 0 : 1;
-  }
 
   std::span<const Program> programs_;
   std::vector<Side> sides_;
@@ -109,6 +103,8 @@ class GroupRun {
   std::vector<int> sides_begun_;                       ///< by pair.
   std::vector<std::vector<At>> barriers_;              ///< begun, by number.
   std::deque<At> ended_;
+  std::map<At, std::uint32_t> round_of_;  ///< by exchange that has messages.
+  std::vector<Round> rounds_;
   const Moving moving_;
 };
 
@@ -136,17 +132,24 @@ GroupRun::GroupRun(std::span<const Program> programs, std::vector<Side> sides, M
   }
   for (std::uint32_t i = 0; i < sides_.size(); ++i)
     messages_[{sides_[i].program, sides_[i].step}].push_back(i);
-  if (moving_ == Moving::in_lanes) add_lanes();
+  if (moving_ == Moving::in_rounds) add_rounds();
 }
 
-void GroupRun::add_lanes() {
-  std::vector<std::uint32_t> order(sides_.size());
-  std::iota(order.begin(), order.end(), 0U);
-  std::ranges::sort(order, {}, [&](std::uint32_t i) {
-    return std::tuple(sides_[i].program, sides_[i].step, sides_[i].message);
-  });
-  for (const std::uint32_t i : order)
-    if (!is_own(i / 2)) states_[sides_[i].program].lanes[lane_of(i / 2)].push_back(i / 2);
+void GroupRun::add_rounds() {
+  for (const auto& [first, sides] : messages_) {
+    if (round_of_.contains(first)) continue;
+    const auto number = static_cast<std::uint32_t>(rounds_.size());
+    Round& round = rounds_.emplace_back();
+    round_of_[first] = number;
+    round.exchanges.push_back(first);
+    for (std::size_t i = 0; i < round.exchanges.size(); ++i)
+      for (const std::uint32_t side : messages_.at(round.exchanges[i])) {
+        const Side& other = sides_[side ^ 1U];
+        const At at{other.program, other.step};
+        if (round_of_.try_emplace(at, number).second) round.exchanges.push_back(at);
+      }
+    round.waiting = round.exchanges.size();
+  }
 }
 
 void GroupRun::complete(std::uint32_t pair) {
@@ -155,22 +158,27 @@ void GroupRun::complete(std::uint32_t pair) {
       end({sides_[k].program, sides_[k].step});
 }
 
-/// Completes a message that has begun on both sides if it is next there, and those behind it.
-void GroupRun::move_next(std::size_t lane, std::uint32_t pair) {
-  std::vector<std::uint32_t> pending{pair};
+/// Moves the rounds whose last exchange is the oldest of this rank, and those that this lets move.
+void GroupRun::move(std::uint32_t program) {
+  std::vector<std::uint32_t> pending{program};
   while (!pending.empty()) {
-    const std::uint32_t next = pending.back();
+    const std::uint32_t r = pending.back();
     pending.pop_back();
-    State* const states[] = {&states_[sides_[2 * next].program],
-                             &states_[sides_[2 * next + 1].program]};
-    const auto is_next = [&](const State* s) {
-      return s->moved[lane] < s->lanes[lane].size() && s->lanes[lane][s->moved[lane]] == next;
-    };
-    if (sides_begun_[next] < 2 || !std::ranges::all_of(states, is_next)) continue;
-    complete(next);
-    for (State* const s : states)
-      if (++s->moved[lane] < s->lanes[lane].size())
-        pending.push_back(s->lanes[lane][s->moved[lane]]);
+    State& state = states_[r];
+    if (state.oldest == state.exchanges.size()) continue;
+    const At at{r, state.exchanges[state.oldest]};
+    if (!state.begun[at.second]) continue;
+    const auto round = round_of_.find(at);
+    std::vector<At> over{at};
+    if (round != round_of_.end()) {
+      if (--rounds_[round->second].waiting > 0) continue;
+      over = rounds_[round->second].exchanges;
+    }
+    for (const At& each : over) {
+      end(each);
+      ++states_[each.first].oldest;
+      pending.push_back(each.first);
+    }
   }
 }
 
@@ -193,14 +201,12 @@ void GroupRun::begin(At at) {
     return;
   }
   ++state.next_exchange;
-  for (const std::uint32_t i : messages_[at]) {
-    if (++sides_begun_[i / 2] < 2) continue;
-    if (moving_ == Moving::at_once || is_own(i / 2)) {
-      complete(i / 2);
-    } else {
-      move_next(lane_of(i / 2), i / 2);
-    }
+  if (moving_ == Moving::in_rounds) {
+    if (state.exchanges[state.oldest] == at.second) move(at.first);
+    return;
   }
+  for (const std::uint32_t i : messages_[at])
+    if (++sides_begun_[i / 2] == 2) complete(i / 2);
 }
 
 /// Begins a step whose waits are done, and the exchanges that it kept from their turn.
@@ -228,11 +234,10 @@ Result<> GroupRun::run() {
   for (std::uint32_t r = 0; r < programs_.size(); ++r)
     for (std::uint32_t s = 0; s < programs_[r].steps.size(); ++s)
       if (!states_[r].done[s])
-        return fail(
-            Code::corrupt,
-            fmt::format("law 7: step {} of rank {} never {}{}: the group waits for itself", s,
-                        programs_[r].rank.value(), states_[r].begun[s] ? "ends" : "begins",
-                        moving_ == Moving::at_once ? "" : " where messages move in order"));
+        return fail(Code::corrupt,
+                    fmt::format("law {}: step {} of rank {} never {}: the group waits for itself",
+                                moving_ == Moving::at_once ? 7 : 8, s, programs_[r].rank.value(),
+                                states_[r].begun[s] ? "ends" : "begins"));
   return {};
 }
 
@@ -256,7 +261,13 @@ Result<> check_programs(std::span<const Program> programs) {
   }
   const std::vector<Side> sides = RESHARD_TRY(pairs_of(programs));
   RESHARD_TRY(GroupRun(programs, sides, Moving::at_once).run());
-  return GroupRun(programs, sides, Moving::in_lanes).run();
+  const auto has_rounds = [](const Program& p) { return p.round_bits >= 0; };
+  if (!std::ranges::all_of(programs, has_rounds)) return {};
+  for (const Program& p : programs)
+    if (p.round_bits != programs[0].round_bits)
+      return fail(Code::corrupt, fmt::format("law 8: rank {} has round_bits {}, rank 0 has {}",
+                                             p.rank.value(), p.round_bits, programs[0].round_bits));
+  return GroupRun(programs, sides, Moving::in_rounds).run();
 }
 
 }  // namespace reshard

@@ -204,41 +204,49 @@ TEST(ProgramLaws, know_that_exchanges_begin_in_order) {
   }
 }
 
-TEST(ProgramLaws, name_a_group_that_waits_for_itself_where_messages_move_in_order) {
-  // Two exchanges that wait for nothing: ranks agree on the order of both messages, or not.
-  const auto said_of = [](bool crossed) {
-    std::vector<Program> programs;
-    for (int me = 0; me < 2; ++me) {
-      Builder b(Rank(me), 7);
-      std::vector<StepId> last;
-      for (const std::uint64_t i : {std::uint64_t{0}, std::uint64_t{1}}) {
-        const std::uint64_t id = crossed && me == 1 ? 1 - i : i;
-        const ProgramMessage m{Rank(1 - me), id, me == 0, {Builder::kStaging, 0}, kBytes};
-        last.push_back(b.exchange(std::span(&m, 1), kBytes, 0, {}));
-      }
-      b.barrier(last);
-      programs.push_back(std::move(b).finish(kBytes, 0));
-    }
-    return said(check_programs(programs));
-  };
-  EXPECT_EQ(said_of(false), "");
-  expect_law("where messages move in order", said_of(true));
-}
-
-TEST(ProgramLaws, allow_messages_in_both_directions_in_any_order_of_exchanges) {
-  // Each rank sends first. Over one order for both directions they would wait for each other.
+/// Two ranks with two messages, each an exchange of its own that waits for nothing. `list`: what a
+/// rank has first and second, as (message, whether it is sent).
+std::vector<Program> two_exchanges(int round_bits, const std::vector<std::pair<int, bool>>& list_0,
+                                   const std::vector<std::pair<int, bool>>& list_1) {
   std::vector<Program> programs;
   for (int me = 0; me < 2; ++me) {
     Builder b(Rank(me), 7);
     std::vector<StepId> last;
-    for (const bool sends : {true, false}) {
-      const ProgramMessage m{Rank(1 - me), 3, sends, {Builder::kStaging, 0}, kBytes};
+    for (const auto& [id, sends] : me == 0 ? list_0 : list_1) {
+      const ProgramMessage m{
+          Rank(1 - me), static_cast<std::uint64_t>(id), sends, {Builder::kStaging, 0}, kBytes};
       last.push_back(b.exchange(std::span(&m, 1), kBytes, 0, {}));
     }
     b.barrier(last);
+    b.set_round_bits(round_bits);
     programs.push_back(std::move(b).finish(kBytes, 0));
   }
-  EXPECT_EQ(said(check_programs(programs)), "");
+  return programs;
+}
+
+TEST(ProgramLaws, name_a_group_that_waits_for_itself_in_rounds) {
+  // Two messages one way, in one order or not; and one each way, which both ranks send first.
+  for (const int bits : {-1, 3}) {
+    EXPECT_EQ(
+        said(check_programs(two_exchanges(bits, {{0, true}, {1, true}}, {{0, false}, {1, false}}))),
+        "");
+    const auto crossed =
+        said(check_programs(two_exchanges(bits, {{0, true}, {1, true}}, {{1, false}, {0, false}})));
+    const auto sent_first =
+        said(check_programs(two_exchanges(bits, {{0, true}, {1, false}}, {{1, true}, {0, false}})));
+    if (bits < 0) {
+      EXPECT_EQ(crossed + sent_first, "");
+    } else {
+      expect_law("law 8", crossed);
+      expect_law("law 8", sent_first);
+    }
+  }
+}
+
+TEST(ProgramLaws, name_a_rank_that_cuts_other_rounds) {
+  auto programs = two_exchanges(3, {{0, true}}, {{0, false}});
+  programs[1].round_bits = 2;
+  expect_law("law 8: rank 1 has round_bits 2, rank 0 has 3", said(check_programs(programs)));
 }
 
 }  // namespace

@@ -395,9 +395,10 @@ Result<Program> ConvertedCompiler::run() {
   add_amax();
   add_landings();
   RESHARD_TRY(add_chunks());
-  MessageSteps messages(out_, whole_lines(floats_), most_staged(options_), amax_known_);
+  MessageSteps messages(out_, whole_lines(floats_), exchange_limits(options_), amax_known_);
   messages.before_tile([this] { add_made(); });
   const Index staging = messages.add(std::move(chunks_), std::move(landings_));
+  out_.set_round_bits(messages.round_bits());
   add_tiles();
   out_.count_copies(here_.size());
   out_.barrier(out_.last_steps());

@@ -19,6 +19,7 @@ using program::Builder;
 using program::Chunk;
 using program::ChunkPart;
 using program::chunks_of;
+using program::exchange_limits;
 using program::Landing;
 using program::MessageSteps;
 using program::most_staged;

@@ -7,6 +7,7 @@
 #include <map>
 #include <utility>
 
+#include "reshard/exec/agreement.h"
 #include "reshard/exec/run_program.h"
 #include "reshard/program/compile_batch.h"
 #include "reshard/transport/group.h"
@@ -186,8 +187,12 @@ Result<> TransportCopyService::run_batch(const Batch& batch) {
     from.push_back(local.from.data);
     to.push_back(local.to.data);
   }
+  const auto compile = [&](int round_bits) {
+    return compile_batch(transport_.rank(), transport_.size(), moves, staging_bytes_, round_bits);
+  };
   const auto program = std::make_shared<const Program>(
-      RESHARD_TRY(compile_batch(transport_.rank(), transport_.size(), moves, staging_bytes_)));
+      RESHARD_TRY(transport_.capabilities().rounds ? compile_in_rounds(compile, control_, deadline)
+                                                   : compile(-1)));
   if (!pool_) pool_.emplace(threads_);
   const auto memory = [&](const ProgramBuffer& buffer) {
     return (buffer.kind == ProgramBuffer::Kind::source ? from : to)[buffer.slot.index()];

@@ -151,11 +151,19 @@ std::string RandomBatch::run() {
 
 RC_GTEST_PROP(CopyServiceBatches, programs_obey_their_laws, ()) {
   const RandomBatch random;
+  int round_bits = *rc::gen::element(-1, 63);
+  for (int r = 0; r < random.world; ++r) {
+    TargetBytes delivers;
+    const TransferBatch batch = random.batch_of(Rank(r), delivers);
+    const auto asks = compile_batch(Rank(r), random.world, batch, random.staging_bytes, round_bits);
+    RC_ASSERT(outcome(asks) == "");
+    round_bits = std::min(round_bits, asks->round_bits);
+  }
   std::vector<Program> programs;
   for (int r = 0; r < random.world; ++r) {
     TargetBytes delivers;
     const TransferBatch batch = random.batch_of(Rank(r), delivers);
-    auto program = compile_batch(Rank(r), random.world, batch, random.staging_bytes);
+    auto program = compile_batch(Rank(r), random.world, batch, random.staging_bytes, round_bits);
     RC_ASSERT(outcome(program) == "");
     ProgramExpectations expected;
     expected.delivers = &delivers;
