@@ -17,7 +17,13 @@ if [ -z "$nvcc" ]; then
 fi
 tools/python_env.sh "$venv-ptxas" tests/gpu/requirements-ptxas.txt
 ptxas=$(ls "$PWD/$venv-ptxas"/lib/python3*/site-packages/nvidia/cuda_nvcc/bin/ptxas)
-programs="reshard reshard_cuda_tests reshard_exec_tests reshard_refit_tests reshard_cli_tests gpu_kernels_bench gpu_peers_bench"
+programs="reshard reshard_cuda_tests reshard_exec_tests reshard_refit_tests reshard_cli_tests reshard_nccl_gpu_tests
+  gpu_kernels_bench gpu_peers_bench"
+modules="nccl nvshmem"
+if [ -e /usr/include/ucp/api/ucp.h ]; then
+  programs+=" reshard_ucx_gpu_tests reshard_ucx_gpu_refit_tests"
+  modules+=" ucx"
+fi
 for name in $programs; do
   tools/build.sh "$folder" "$jobs" "bin/$name" "$@" -DRESHARD_DEV=ON -DRESHARD_WITH_CUDA=ON \
     "-DRESHARD_NVCC=$nvcc" "-DRESHARD_PTXAS=$ptxas"
@@ -42,7 +48,7 @@ for name in $programs; do
   # The loader and the C library are the machine's own.
   ldd "$folder/bin/$name" | awk '$3 ~ /^\// {print $3}' | grep -vE '/(libc|libm|libdl|libpthread|librt)\.so'
 done | sort -u | xargs -I{} cp -L {} "$bundle/lib/"
-for library in nccl nvshmem; do
+for library in $modules; do
   tools/build.sh "$folder" "$jobs" reshard_transport_$library
   strip -o "$bundle/bin/reshard_transport_$library.so" "$folder/bin/reshard_transport_$library.so"
 done

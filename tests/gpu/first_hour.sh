@@ -6,7 +6,9 @@
 #   gpu-bundle/first_hour.sh FOLDER [SLICE ...]     all slices, in this order, if none is named; exit code 1 if one failed:
 #     driver      the driver, the GPU, and what only a driver answers
 #     tests       the tests of one process; kernels as older drivers get them
-#     processes   the tests and refits of several processes; NCCL and NVSHMEM, if they are found
+#     processes   the tests and refits of several processes; NVSHMEM, if it is found
+#     nccl        messages and refits over NCCL, if it is found; on one GPU, with 2.30 or later
+#     ucx         the same over UCX, if it is found
 #     python      the package, with this machine's torch
 #     kernels     kernels against the driver's own copy
 #     refits      refits against the driver's own copy, and torch's ways; merging adapters, and PEFT's way
@@ -22,11 +24,13 @@ python=${PYTHON:-python3}
 export VIRTUAL_ENV=${VIRTUAL_ENV:-$("$python" -c 'import sys; print(sys.prefix)')}
 jobs=$(nproc)
 
-# Runs a command with a deadline; its output, how it ended and how long it took go to the slice's file at once.
+# Runs a command or an exported function with a deadline; its output, how it ended and how long it took go to the slice's file at once.
 #   ask <seconds> <command ...>
 ask() {
   local begin=$EPOCHREALTIME output code
-  output=$(timeout -k 5 "$1" "${@:2}" 2>&1)
+  # A function runs in a shell, because timeout starts programs only.
+  if [ "$(type -t "$2")" = function ]; then output=$(timeout -k 5 "$1" bash -c '"$@"' bash "${@:2}" 2>&1)
+  else output=$(timeout -k 5 "$1" "${@:2}" 2>&1); fi
   code=$?
   local took=$(((${EPOCHREALTIME/./} - ${begin/./}) / 1000))
   [ $code -eq 0 ] || output+=$'\n'"FAILED: exit $code (124: deadline) of: ${*:2}"
@@ -81,17 +85,67 @@ processes() {
   ask 60 $refit $both --transport shm
   ask 60 $refit $both --transport shm --path message --check-fingerprints
   ask 60 $refit --device cuda:0 --from megatron:ep=2 --to vllm:tp=2,quant=mxfp8 --transport shm
-  local library gpus
-  gpus=$(nvidia-smi -L | wc -l)
-  for library in nccl nvshmem; do
-    bin/reshard transports | grep -q "^$library *yes" || { skip "$library: $(bin/reshard transports | grep "^$library"):"; continue; }
-    ask 60 $refit --device cuda:0 --from megatron:tp=1 --to vllm:tp=1 --transport $library
-    # Two ranks on one GPU: NCCL refuses that, NVSHMEM may take it.
-    [ $library = nvshmem ] || [ "$gpus" -gt 1 ] || { skip "NCCL between ranks: there is one GPU:"; continue; }
-    ask 60 $refit --device cuda --from megatron:ep=2 --to vllm:tp=2 --transport $library --check-fingerprints
-    ask 60 $refit --device cuda --from megatron:ep=2 --to vllm:tp=2 --transport $library --path message
-    ask 60 $refit --device cuda --from megatron:ep=2 --to vllm:tp=2,quant=mxfp8 --transport $library
+  finds nvshmem || return 0
+  ask 60 $refit --device cuda:0 --from megatron:tp=1 --to vllm:tp=1 --transport nvshmem
+  ask 60 $refit --device cuda --from megatron:ep=2 --to vllm:tp=2 --transport nvshmem --check-fingerprints
+  ask 60 $refit --device cuda --from megatron:ep=2 --to vllm:tp=2 --transport nvshmem --path message
+  ask 60 $refit --device cuda --from megatron:ep=2 --to vllm:tp=2,quant=mxfp8 --transport nvshmem
+}
+
+# Refits between processes by messages of a transport, plain and quantised.
+#   refits_over <transport> [VARIABLE=VALUE ...]
+refits_over() {
+  local refit="bin/reshard run --model demo-moe --spawn --verify --device cuda --path message --transport $1"
+  ask 60 env "${@:2}" $refit --from megatron:ep=2 --to vllm:tp=2 --check-fingerprints
+  ask 60 env "${@:2}" $refit --from megatron:ep=2 --to vllm:tp=2,quant=mxfp8
+  ask 60 env "${@:2}" $refit --from megatron:ep=4 --to vllm:tp=4
+}
+
+nccl() {
+  export RESHARD_TEST_GPU=0
+  finds nccl || return 0
+  # NCCL refuses two ranks on one GPU unless it is told not to, and before 2.30 always.
+  if [ "$(nvidia-smi -L | wc -l)" -eq 1 ]; then
+    [[ $(bin/reshard transports | grep -o 'NCCL 2\.[0-9]*') =~ NCCL\ 2\.[3-9][0-9] ]] ||
+      { skip "$(bin/reshard transports | grep -o 'NCCL [0-9.]*') between ranks: there is one GPU:"; return 0; }
+    export NCCL_MULTI_RANK_GPU_ENABLE=1
+  fi
+  refits_over nccl
+  refits_over nccl CUDA_DEVICE_MAX_CONNECTIONS=1 NCCL_LAUNCH_ORDER_IMPLICIT=1
+  ask 110 hosts nccl
+  each reshard_nccl_gpu_tests '*-*/1_ranks:*/5_ranks:*/8_ranks'
+}
+
+ucx() {
+  export RESHARD_TEST_GPU=0
+  finds ucx || return 0
+  bin/reshard transports | grep '^ucx' | grep -q 'in place: ' && { skip "UCX without GPU memory:"; return 0; }
+  refits_over ucx
+  each reshard_ucx_gpu_tests '*-*/3_ranks:*/5_ranks:*/8_ranks'
+  each reshard_ucx_gpu_refit_tests '*'
+}
+
+# A refit by messages between the 12 processes of what NCCL takes for 3 hosts.
+#   hosts <transport>
+hosts() {
+  local rank code=0 meet
+  meet=$(mktemp -d)
+  for rank in {0..11}; do
+    NCCL_HOSTID=host$((rank / 4)) NCCL_SOCKET_IFNAME=lo RANK=$rank WORLD_SIZE=12 LOCAL_RANK=$rank LOCAL_WORLD_SIZE=12 \
+      bin/reshard run --model examples/configs/qwen3-30b-a3b.json --layers 1 --from megatron:ep=8,etp=1,dp=8 \
+      --to vllm:tp=4,offset=8 --device cuda:0 --path message --repeat 2 --verify --deadline 100 --transport "$1" \
+      --rendezvous "file://$meet" &
   done
+  for rank in $(jobs -p); do wait "$rank" || code=$?; done
+  rm -r "$meet"
+  return $code
+}
+export -f hosts
+
+# True if this machine has a transport; else says why not.
+#   finds <transport>
+finds() {
+  bin/reshard transports | grep -q "^$1 *yes" || { skip "$1: $(bin/reshard transports | grep "^$1"):"; return 1; }
 }
 
 python() {
@@ -153,7 +207,7 @@ sanitizers() {
   wait
 }
 
-[ $# -gt 0 ] || set -- driver tests processes python kernels refits sanitizers
+[ $# -gt 0 ] || set -- driver tests processes nccl ucx python kernels refits sanitizers
 all_passed=true
 for slice in "$@"; do
   : >"$folder/$slice.txt"
