@@ -235,6 +235,7 @@ Result<RankRefit> RankRefit::prepare(const Planner& planner, const RankBuffers* 
   const Deadline deadline = Deadline::after(std::chrono::duration<double>(options.seconds));
   const Capabilities can = transport.capabilities();
   RankRefitOptions asked = options;
+  if (asked.in_place_bytes == 0) asked.in_place_bytes = Index{can.rounds ? 1024 : 64} << 10;
   // Host code, such as most transports, must not touch the memory of a GPU.
   if (gpu_of(source, target) != nullptr && !can.gpu_messages)
     asked.in_place_bytes = device::kNeverInPlace;

@@ -33,8 +33,9 @@ struct RankRefitOptions {
   double seconds = 60;  ///< deadline of prepare(), and of each run().
   int threads = 1;      ///< that copy on the direct path; 0: one per core of this process.
   /// Message path: runs of at least this many bytes are sent and received in place; shorter ones
-  /// are packed together. The maximum over all ranks applies.
-  Index in_place_bytes = Index{64} << 10;
+  /// are packed together. 0: 64 KiB, or 1 MiB over a transport that moves messages in rounds, which
+  /// takes those between two ranks one after another (NCCL). The maximum over all ranks applies.
+  Index in_place_bytes = 0;
   /// Thread blocks that run on this rank's GPU at a time; 0: as many as it holds. Fewer leave
   /// multiprocessors to kernels that run meanwhile.
   int most_gpu_blocks = 0;

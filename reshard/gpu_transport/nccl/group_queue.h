@@ -36,7 +36,7 @@ class GroupQueue {
   void end(bool cleanly);
 
  private:
-  /// More keep NCCL busy no better: it takes some 100 us to start a group.
+  /// A group takes NCCL some 100 us to start, in which the groups before it move.
   static constexpr std::size_t kInFlight = 4;
   struct Group {
     explicit Group(cuda::Event event) : done(std::move(event)) {}
