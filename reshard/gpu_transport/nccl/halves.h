@@ -2,10 +2,10 @@
 // The NCCL groups of an exchange.
 //
 // NCCL runs the groups of a communicator one after another: a group is over when all its messages
-// are. Within a group it orders messages by a schedule of its own, which depends on the hosts of the
-// ranks. It promises progress if the ranks give equal groups: each message in the same one on both
-// sides, in a common order. The exchanges of programs have that property (law 8 in program.h), so an
-// exchange is a group, with messages in both directions, on one communicator.
+// are. Within a group it orders messages by a schedule of its own, which depends on the hosts of
+// the ranks. It promises progress if the ranks give equal groups: each message in the same one on
+// both sides, in a common order. The exchanges of programs have that property (law 8 in program.h),
+// so an exchange is a group, with messages in both directions, on one communicator.
 //
 // Messages are cut into segments, because host memory is staged on its way, on either side. Both
 // sides cut alike, so the first segments of an exchange are one group, the second segments the
