@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Protects: a refit between ranks with GPUs puts every element in place over NCCL, from and to
 // tensors in place and over staging in the memory of the GPUs; and one that quantises holds what
-// the oracle says.
+// the oracle says. A copy service moves what ranks submit.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -11,6 +11,7 @@
 #include "reshard/cuda/gpu_testutil.h"
 #include "reshard/exec/rank_refit_testutil.h"
 #include "reshard/gpu_transport/nccl/nccl_group_testutil.h"
+#include "reshard/refit/megatron/copy_service.h"
 #include "reshard/refit/session/quantised_suite_testutil.h"
 
 namespace reshard {
@@ -57,6 +58,41 @@ TEST(RefitsOverNccl, move_large_runs_in_place_and_stage_short_ones_on_the_gpu) {
     EXPECT_EQ(cuda::emulated_gpu().calls["cuMemHostAlloc"], layouts.ranks);
   }
   EXPECT_LT(staging[true], staging[false] / 10);
+}
+
+TEST(CopyServiceOverNccl, moves_tensors_of_many_sizes_between_all_ranks) {
+  constexpr int kRanks = 5;
+  const auto ended = run(kRanks, [&](RankEnds& ends) {
+    RankRefitOptions options;
+    options.staging_bytes = Index{64} << 10;
+    megatron::TransportCopyService service(*ends.transport, *ends.control, 60, options);
+    // Rank a sends peer b 100 (a + 1) (b + 1)^4 bytes.
+    const auto bytes_between = [](int from, int to) {
+      return std::size_t{100} *
+             static_cast<std::size_t>((from + 1) * (to + 1) * (to + 1) * (to + 1) * (to + 1));
+    };
+    const int me = ends.rank().value();
+    std::vector<Bytes> sent(kRanks), received(kRanks);
+    for (int r = 0; r < kRanks; ++r) {
+      if (r == me) continue;
+      const auto i = static_cast<std::size_t>(r);
+      sent[i] = pattern(Rank{me}, Rank{r}, MessageId{0}, bytes_between(me, r));
+      received[i].resize(bytes_between(r, me));
+      const auto view = [](Bytes& b) {
+        return *megatron::tensor_view(b, DType::u8, {static_cast<Index>(b.size())});
+      };
+      EXPECT_EQ(outcome(service.submit_send(view(sent[i]), Rank{r})), "");
+      EXPECT_EQ(outcome(service.submit_recv(view(received[i]), Rank{r})), "");
+    }
+    EXPECT_EQ(outcome(service.run()), "");
+    for (int r = 0; r < kRanks; ++r) {
+      if (r == me) continue;
+      EXPECT_EQ(received[static_cast<std::size_t>(r)],
+                pattern(Rank{r}, Rank{me}, MessageId{0}, bytes_between(r, me)));
+    }
+    EXPECT_EQ(outcome(ends.control->quiesce(patient())), "");
+  });
+  EXPECT_EQ(outcome(ended), "");
 }
 
 }  // namespace
