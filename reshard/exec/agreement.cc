@@ -115,7 +115,7 @@ Result<std::string> agree_on_reason(const std::string& mine, ControlPlane& contr
 
 Result<Program> compile_in_rounds(const std::function<Result<Program>(int round_bits)>& compile,
                                   ControlPlane& control, Deadline deadline) {
-  constexpr int kLargest = 63;
+  constexpr int kLargest = 63;  // A position has 64 bits.
   Program program = RESHARD_TRY(compile(kLargest));
   ByteWriter mine;
   mine.number(static_cast<std::uint64_t>(program.round_bits));

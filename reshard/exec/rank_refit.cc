@@ -108,7 +108,7 @@ Result<Program> RankRefit::State::compile(const RankWork& work) const {
     options.after = conversions->after;
     options.unit_bytes = conversions->unit_bytes;
   }
-  // What a transport of GPU memory stages of host memory (nccl::GroupLimits::host_bytes).
+  // NCCL's transport stages host memory in buffers of this size (nccl::GroupLimits::host_bytes).
   if (!uses_gpu()) options.round_bytes = Index{16} << 20;
   const auto compile_with = [&](int round_bits) {
     options.round_bits = round_bits;

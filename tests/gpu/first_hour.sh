@@ -24,7 +24,8 @@ python=${PYTHON:-python3}
 export VIRTUAL_ENV=${VIRTUAL_ENV:-$("$python" -c 'import sys; print(sys.prefix)')}
 jobs=$(nproc)
 
-# Runs a command or an exported function with a deadline; its output, how it ended and how long it took go to the slice's file at once.
+# Runs a command or an exported function with a deadline; its output, how it ended and how long it took go to the slice's
+# file at once.
 #   ask <seconds> <command ...>
 ask() {
   local begin=$EPOCHREALTIME output code

@@ -66,7 +66,7 @@ TEST(CopyServiceOverNccl, moves_tensors_of_many_sizes_between_all_ranks) {
     RankRefitOptions options;
     options.staging_bytes = Index{64} << 10;
     megatron::TransportCopyService service(*ends.transport, *ends.control, 60, options);
-    // Rank a sends peer b 100 (a + 1) (b + 1)^4 bytes.
+    // Rank a sends 100 (a + 1) (b + 1)^4 bytes to rank b.
     const auto bytes_between = [](int from, int to) {
       return std::size_t{100} *
              static_cast<std::size_t>((from + 1) * (to + 1) * (to + 1) * (to + 1) * (to + 1));

@@ -17,8 +17,8 @@
 namespace reshard::nccl {
 namespace {
 
-/// Memory of the GPU that all ranks share. It is kept for later messages: a driver that frees
-/// memory waits for the kernels of all ranks, and those wait for their peers.
+/// Memory of the GPU that all ranks share. It is kept for later messages and never freed: freeing
+/// waits for the kernels of all ranks, which may wait for the rank that frees.
 class SharedGpuMemory final : public GpuMessageMemory {
  public:
   std::shared_ptr<std::byte> allocate(std::size_t bytes) override {

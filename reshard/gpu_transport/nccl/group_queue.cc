@@ -93,7 +93,7 @@ void GroupQueue::complete(const Group& group) {
 }
 
 Result<bool> GroupQueue::advance() {
-  // Also the errors of messages under way, which never leave the GPU.
+  // This also reports errors of groups under way, whose kernels would never end.
   const bool is_ready = in_flight_ > 0 && RESHARD_TRY(communicator_->is_ready());
   bool moved = false;
   if (is_starting_ && is_ready) {

@@ -13,9 +13,9 @@
 namespace reshard::nccl {
 
 /// Gives halves to a communicator, group after group: several are in flight, on one stream. Host
-/// memory is copied to and from the GPU on the way, through memory that this object owns: both
-/// sides of a message may choose where it is. A group that needs that is in flight alone. For one
-/// thread. Groups allocate nothing, unless they stage more than any before.
+/// memory is copied to and from the GPU on the way, through buffers of this object: each side of a
+/// message chooses where its bytes are. A group with bytes in host memory is in flight alone. For
+/// one thread. Groups allocate nothing, unless they stage more than any before.
 class GroupQueue {
  public:
   /// Errors: memory that is short; the driver's.
@@ -62,8 +62,8 @@ class GroupQueue {
   std::shared_ptr<const cuda::Device> device_;
   cuda::Buffer pinned_, staging_;  ///< of host memory on its way: reserved_ bytes each.
   std::size_t reserved_ = 0;
-  /// Smaller ones of before: to free memory is to wait for all kernels of the GPU, also for those
-  /// of other libraries, which may wait for peers.
+  /// Buffers that became too small. They are kept, because freeing memory waits for all kernels of
+  /// the GPU, also for those of other libraries, which may wait for peers.
   std::vector<cuda::Buffer> outgrown_;
   std::deque<Half> queue_;
   std::vector<Half> completed_;

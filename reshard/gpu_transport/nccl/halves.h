@@ -50,7 +50,7 @@ struct Half {
 struct GroupLimits {
   /// Messages are cut into segments of this size, which all ranks must have equal. At most 256 MiB.
   std::size_t segment_bytes = std::size_t{16} << 20;
-  /// What is allocated at first to stage the host memory of a group; it grows with the groups.
+  /// Initial size of the buffers through which host memory travels. They grow if a group needs it.
   std::size_t host_bytes = std::size_t{16} << 20;
 };
 

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Laws 7 and 8: begins and ends steps of all ranks in any order that the waits allow. What has
 // begun or ended never keeps another step from it, so one order is as good as any. First a message
-// is complete once both its sides have begun; then, as over a transport that moves exchanges one
-// after another, all messages of exchanges that are connected by messages are complete at once,
-// when each of these exchanges is the oldest of its rank.
+// is complete once both its sides have begun (law 7). Then, as over a transport that moves
+// exchanges one after another, exchanges that messages connect are done together, once each of them
+// is the oldest of its rank (law 8).
 #include <fmt/format.h>
 
 #include <algorithm>
