@@ -396,9 +396,9 @@ Result<Job> job_of(Arguments& arguments) {
   job.pitch = RESHARD_TRY(arguments.integer("pitch", 2 * job.run));
   const auto sizes = RESHARD_TRY(arguments.integers("matrix", "4096x14336", 'x'));
   const auto format = quant_format_from_name(arguments.text("format", "mxfp8"));
-  constexpr Index kMost = Index{1} << 20;
-  if (sizes.size() != 2 || std::ranges::any_of(sizes, [](Index n) { return n < 1 || n > kMost; }) ||
-      job.mib < 1 || job.mib > kMost || job.run < 1 || job.pitch < job.run || job.pitch > kMost)
+  constexpr Index kMax = Index{1} << 20;
+  if (sizes.size() != 2 || std::ranges::any_of(sizes, [](Index n) { return n < 1 || n > kMax; }) ||
+      job.mib < 1 || job.mib > kMax || job.run < 1 || job.pitch < job.run || job.pitch > kMax)
     return fail(Code::invalid_argument,
                 "give --matrix ROWSxCOLUMNS, --mib, --run and --pitch, all from 1 to 2^20");
   if (!format)

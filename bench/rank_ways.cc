@@ -9,7 +9,7 @@
 namespace reshard::bench {
 namespace {
 
-constexpr Index kMostBlock = Index{256} << 20;
+constexpr Index kMaxBlock = Index{256} << 20;
 
 /// Every tensor whole on each of `count` ranks from `first` on.
 Result<std::shared_ptr<const ModelLayout>> whole_layout(
@@ -36,7 +36,7 @@ Result<std::unique_ptr<RankBuffers>> buffers_of(const std::shared_ptr<const Mode
 Result<std::unique_ptr<PlainPulls>> PlainPulls::make(const RankJob& job, bool shared) {
   std::unique_ptr<PlainPulls> out(new PlainPulls(job));
   out->bytes_ = RESHARD_TRY(job.bytes_delivered());
-  out->block_ = std::min(kMostBlock, RESHARD_TRY(job.max(out->bytes_)));
+  out->block_ = std::min(kMaxBlock, RESHARD_TRY(job.max(out->bytes_)));
   out->plain_ =
       RESHARD_TRY(HostBuffer::allocate(out->block_, {.prefault_threads = 1, .shared = shared}));
   std::memset(out->plain_.data(), 0x5A, static_cast<std::size_t>(out->block_));

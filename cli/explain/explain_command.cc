@@ -40,18 +40,19 @@ Result<Ways> ways_of(const ExplainArguments& a) {
   if (!a.cluster.empty()) {
     const auto cluster = std::make_shared<ClusterSpec>(RESHARD_TRY(read_cluster(a.cluster)));
     return Ways{[cluster](Rank src, Rank dst) {
-                  return cluster->reads(src, dst) ? PairWay::mapped : PairWay::message;
+                  return cluster->reads(src, dst) ? PairPath::mapped : PairPath::message;
                 },
                 "as on " + cluster->name, cluster->one_process};
   }
-  const auto always = [](PairWay way) { return [way](Rank, Rank) { return way; }; };
+  const auto always = [](PairPath way) { return [way](Rank, Rank) { return way; }; };
   switch (a.reach) {
-    case Reach::direct: return Ways{always(PairWay::mapped), "memory of all ranks mapped"};
-    case Reach::get: return Ways{always(PairWay::get), "memory of all ranks read by the transport"};
-    case Reach::message: return Ways{always(PairWay::message), "messages between all ranks"};
+    case Reach::direct: return Ways{always(PairPath::mapped), "memory of all ranks mapped"};
+    case Reach::get:
+      return Ways{always(PairPath::get), "memory of all ranks read by the transport"};
+    case Reach::message: return Ways{always(PairPath::message), "messages between all ranks"};
     case Reach::process: break;
   }
-  return Ways{always(PairWay::mapped), "all ranks in one process", true};
+  return Ways{always(PairPath::mapped), "all ranks in one process", true};
 }
 
 /// The deliveries to the rank, by the process that has the memory of all.

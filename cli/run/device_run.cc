@@ -17,11 +17,11 @@
 namespace reshard::cli {
 
 Result<int> parse_gpu(const std::string& text) {
-  constexpr int kMost = 1023;
+  constexpr int kMax = 1023;
   if (text == "cuda") return RunArguments::kAnyGpu;
   if (!text.starts_with("cuda:"))
     return fail(Code::invalid_argument, fmt::format("'{}' must be cpu, cuda or cuda:N", text));
-  return OptionList::parse_number(text.substr(5), 0, kMost);
+  return OptionList::parse_number(text.substr(5), 0, kMax);
 }
 
 Result<std::shared_ptr<const cuda::Device>> open_gpu(int ordinal, int rank) {

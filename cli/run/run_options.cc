@@ -23,11 +23,10 @@ Result<RunArguments::Ranks> parse_ranks(const std::string& text) {
 }
 
 Result<double> parse_seconds(const std::string& text) {
-  constexpr double kLeast = 0.001, kMost = 1e6;
+  constexpr double kLeast = 0.001, kMax = 1e6;
   double value = 0;
   const auto [stop, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error == std::errc() && stop == text.data() + text.size() && value >= kLeast &&
-      value <= kMost)
+  if (error == std::errc() && stop == text.data() + text.size() && value >= kLeast && value <= kMax)
     return value;
   return fail(Code::invalid_argument,
               fmt::format("'{}' must be a number of seconds from 0.001 to 1000000", text));

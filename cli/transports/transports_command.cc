@@ -11,7 +11,7 @@ namespace {
 
 std::string as_json() {
   Json::Array list;
-  for (const TransportInfo& t : transports())
+  for (const TransportStatus& t : transports())
     list.emplace_back(Json::Object{{"name", Json(std::string(t.name))},
                                    {"built", Json(t.built)},
                                    {"available", Json(t.available)},
@@ -24,14 +24,14 @@ std::string as_json() {
 }
 
 /// Why the transport is not here, or why it does not carry the memory of GPUs although it could.
-std::string why_not(const TransportInfo& t) {
+std::string why_not(const TransportStatus& t) {
   if (!t.available) return t.reason;
   const bool can_carry = t.gpu_reason != kHostMemoryOnly;
   return can_carry && !t.gpu_reason.empty() ? "GPU memory in place: " + t.gpu_reason : "";
 }
 
 /// How messages leave and enter the memory of GPUs.
-std::string gpu_text(const TransportInfo& t) {
+std::string gpu_text(const TransportStatus& t) {
   if (!t.available) return "";
   return t.gpu_reason.empty() ? "in place" : "through the host";
 }
@@ -44,7 +44,7 @@ Result<int> execute(const TransportsArguments& a) {
     return 0;
   }
   Table table({{"transport"}, {"here"}, {"version"}, {"GPU memory"}, {"for"}, {"why not"}});
-  for (const TransportInfo& t : transports())
+  for (const TransportStatus& t : transports())
     table.add({std::string(t.name),
                t.available ? "yes"
                : t.built   ? "built"

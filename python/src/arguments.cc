@@ -16,12 +16,12 @@ namespace {
 
 using Call = PyObject* (*)(PyObject*, PyObject* const*, std::size_t, PyObject*);
 
-constexpr std::size_t kMost = 16;  // nanobind has 6.
+constexpr std::size_t kMax = 16;  // nanobind has 6.
 /// The highest bits of the number of arguments are flags, of Python and of nanobind.
 constexpr std::size_t kCountBits = ~std::size_t{0} >> 8;
 constexpr const char* kBadCast = "std::bad_cast";
 
-std::array<Call, kMost> originals{};
+std::array<Call, kMax> originals{};
 
 /// True for an error that says no more than that arguments are wrong.
 bool is_bare(const nb::python_error& error) {
@@ -66,10 +66,10 @@ PyObject* call(PyObject* function, PyObject* const* arguments, std::size_t count
 }
 
 template <std::size_t... N>
-constexpr std::array<Call, kMost> calls_of(std::index_sequence<N...>) {
+constexpr std::array<Call, kMax> calls_of(std::index_sequence<N...>) {
   return {&call<N>...};
 }
-constexpr std::array<Call, kMost> kCalls = calls_of(std::make_index_sequence<kMost>());
+constexpr std::array<Call, kMax> kCalls = calls_of(std::make_index_sequence<kMax>());
 
 void watch(nb::handle function) {
   const std::string_view type = nb::type_name(function.type()).c_str();
@@ -78,7 +78,7 @@ void watch(nb::handle function) {
       reinterpret_cast<Call*>(reinterpret_cast<char*>(function.ptr()) + sizeof(PyVarObject));
   // Another version of nanobind may lay them out in another way: then its own words stay.
   if (PyVectorcall_Function(function.ptr()) != *slot) return;
-  for (std::size_t i = 0; i < kMost; ++i) {
+  for (std::size_t i = 0; i < kMax; ++i) {
     if (*slot == kCalls[i]) return;
     if (originals[i] == nullptr) originals[i] = *slot;
     if (originals[i] != *slot) continue;

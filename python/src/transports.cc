@@ -6,20 +6,21 @@
 namespace reshard::python {
 
 void bind_transports(nb::module_& m) {
-  nb::class_<TransportInfo>(m, "TransportInfo", "A transport, in this build and on this machine.")
-      .def_ro("name", &TransportInfo::name, "As the argument `transport` takes it.")
-      .def_ro("built", &TransportInfo::built, "True if its code is in this build.")
-      .def_ro("available", &TransportInfo::available,
+  nb::class_<TransportStatus>(m, "TransportStatus",
+                              "A transport, in this build and on this machine.")
+      .def_ro("name", &TransportStatus::name, "As the argument `transport` takes it.")
+      .def_ro("built", &TransportStatus::built, "True if its code is in this build.")
+      .def_ro("available", &TransportStatus::available,
               "True if it can make a group on this machine.")
-      .def_ro("version", &TransportInfo::version,
+      .def_ro("version", &TransportStatus::version,
               "Of its library, or of itself; empty if that cannot be loaded.")
-      .def_ro("reason", &TransportInfo::reason, "Why it is not available; else empty.")
-      .def_ro("gpu_reason", &TransportInfo::gpu_reason,
+      .def_ro("reason", &TransportStatus::reason, "Why it is not available; else empty.")
+      .def_ro("gpu_reason", &TransportStatus::gpu_reason,
               "Why messages cannot be in the memory of a GPU here; else empty.")
-      .def_ro("purpose", &TransportInfo::purpose, "Its use, in one line.")
-      .def("__repr__", [](const TransportInfo& x) {
+      .def_ro("purpose", &TransportStatus::purpose, "Its use, in one line.")
+      .def("__repr__", [](const TransportStatus& x) {
         return fmt::format(
-            "<TransportInfo '{}': {}>", x.name,
+            "<TransportStatus '{}': {}>", x.name,
             x.available ? "available, version " + x.version : "not available, " + x.reason);
       });
   nb::class_<Launched>(m, "Launched", "The position of this process among those of a launcher.")
@@ -30,9 +31,10 @@ void bind_transports(nb::module_& m) {
       .def("__repr__", [](const Launched& x) {
         return fmt::format("<Launched by {}: rank {} of {}>", x.launcher, x.rank, x.size);
       });
-  m.def("transports", &transports, nb::call_guard<nb::gil_scoped_release>(),
-        "Every transport that reshard has or plans, as TransportInfo. Loads their libraries, which "
-        "has no side effects.");
+  m.def(
+      "transports", &transports, nb::call_guard<nb::gil_scoped_release>(),
+      "Every transport that reshard has or plans, as TransportStatus. Loads their libraries, which "
+      "has no side effects.");
   m.def("transport_names", &transport_names, "The names of all transports. Loads nothing.");
   m.def(
       "find_transport", [](const std::string& name) { return find_transport(name); },

@@ -12,9 +12,9 @@ namespace {
 
 using ::testing::HasSubstr;
 
-constexpr std::uint64_t kMost = std::numeric_limits<std::uint64_t>::max();
+constexpr std::uint64_t kMax = std::numeric_limits<std::uint64_t>::max();
 constexpr std::int64_t kLeastSigned = std::numeric_limits<std::int64_t>::min();
-constexpr std::int64_t kMostSigned = std::numeric_limits<std::int64_t>::max();
+constexpr std::int64_t kMaxSigned = std::numeric_limits<std::int64_t>::max();
 
 std::vector<std::byte> bytes(std::initializer_list<int> values) {
   std::vector<std::byte> out;
@@ -24,15 +24,15 @@ std::vector<std::byte> bytes(std::initializer_list<int> values) {
 
 TEST(Bytes, come_back_as_they_were) {
   ByteWriter w;
-  const std::uint64_t numbers[] = {0, 1, 127, 128, 16383, 16384, kMost};
-  const std::int64_t signed_numbers[] = {0, -1, 1, -64, 64, kLeastSigned, kMostSigned};
+  const std::uint64_t numbers[] = {0, 1, 127, 128, 16383, 16384, kMax};
+  const std::int64_t signed_numbers[] = {0, -1, 1, -64, 64, kLeastSigned, kMaxSigned};
   for (auto n : numbers) w.number(n);
   for (auto n : signed_numbers) w.signed_number(n);
   w.text("name");
   const auto written = std::move(w).finish();
   ByteReader r(written, "x");
-  for (auto n : numbers) EXPECT_EQ(r.number(kMost, "n"), n);
-  for (auto n : signed_numbers) EXPECT_EQ(r.signed_number(kLeastSigned, kMostSigned, "n"), n);
+  for (auto n : numbers) EXPECT_EQ(r.number(kMax, "n"), n);
+  for (auto n : signed_numbers) EXPECT_EQ(r.signed_number(kLeastSigned, kMaxSigned, "n"), n);
   EXPECT_EQ(r.text(4, "t"), "name");
   EXPECT_TRUE(r.finish().has_value());
 }
@@ -63,7 +63,7 @@ TEST(Bytes, errors_stick_and_name_the_place) {
   EXPECT_THAT(said(bytes({3, 1, 1}), [](ByteReader& r) { EXPECT_EQ(r.count(1, "c"), 0u); }),
               HasSubstr("c is 3, at most 2"));
   EXPECT_THAT(said(bytes({0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 2}),
-                   [](ByteReader& r) { r.number(kMost, "n"); }),
+                   [](ByteReader& r) { r.number(kMax, "n"); }),
               HasSubstr("does not fit into 64 bits"));
   EXPECT_THAT(said(bytes({9, 1}),
                    [](ByteReader& r) {

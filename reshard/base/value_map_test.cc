@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "reshard/base/hash.h"
-#include "reshard/base/own_folders.h"
+#include "reshard/base/install_dirs.h"
 #include "reshard/base/result.h"
 
 namespace reshard {
@@ -99,7 +99,7 @@ TEST(Hash, depends_on_text_and_seed) {
 }
 
 TEST(OwnFolders, begin_with_that_of_the_running_program) {
-  const auto folders = own_folders();
+  const auto folders = install_dirs();
   ASSERT_FALSE(folders.empty());
   EXPECT_EQ(folders.front(), std::filesystem::read_symlink("/proc/self/exe").parent_path());
   for (const auto& folder : folders) EXPECT_TRUE(folder.is_absolute()) << folder;

@@ -14,9 +14,9 @@ namespace {
 
 constexpr std::uint64_t kVersion = 1;  ///< of how pairs are cut into messages, and of Record.
 constexpr Index kLeastStaging = Index{32} << 10;
-constexpr std::uint64_t kMostBytes = std::uint64_t{1} << 62;
+constexpr std::uint64_t kMaxBytes = std::uint64_t{1} << 62;
 constexpr std::array kPaths = {"automatic", "direct", "message"};
-constexpr std::size_t kMostReason = 400;
+constexpr std::size_t kMaxReason = 400;
 
 struct Record {
   std::uint64_t version = 0, digest = 0, path = 0, staging = 0, in_place = 0, direct = 0;
@@ -39,8 +39,8 @@ Result<Record> decode(std::span<const std::byte> bytes, std::size_t rank) {
                             rank, r.version, kVersion));
   r.digest = in.number(~std::uint64_t{0}, "digest");
   r.path = in.number(kPaths.size() - 1, "path");
-  r.staging = in.number(kMostBytes, "staging bytes");
-  r.in_place = in.number(kMostBytes, "in-place bytes");
+  r.staging = in.number(kMaxBytes, "staging bytes");
+  r.in_place = in.number(kMaxBytes, "in-place bytes");
   r.direct = in.number(1, "direct");
   RESHARD_TRY(in.finish());
   return r;
@@ -64,7 +64,7 @@ Result<> compare(const Record& mine, int me, const Record& theirs, std::size_t r
 
 Result<Agreed> agree(const Planner& planner, const RankRefitOptions& options, bool direct,
                      ControlPlane& control, Deadline deadline) {
-  const auto most = static_cast<Index>(kMostBytes);
+  const auto most = static_cast<Index>(kMaxBytes);
   const Record mine{kVersion,
                     planner.digest(),
                     static_cast<std::uint64_t>(options.path),
@@ -97,14 +97,14 @@ Result<Agreed> agree(const Planner& planner, const RankRefitOptions& options, bo
 
 Result<std::string> agree_on_reason(const std::string& mine, ControlPlane& control,
                                     Deadline deadline) {
-  const std::string text = mine.substr(0, kMostReason);
+  const std::string text = mine.substr(0, kMaxReason);
   const auto all = RESHARD_TRY(control.all_gather(std::as_bytes(std::span(text)), deadline));
   for (std::size_t r = 0; r < all.size(); ++r) {
     if (all[r].empty()) continue;
-    if (all[r].size() > kMostReason)
+    if (all[r].size() > kMaxReason)
       return fail(Code::corrupt,
                   fmt::format("the reason from rank {} has {} bytes, expected at most {}", r,
-                              all[r].size(), kMostReason));
+                              all[r].size(), kMaxReason));
     std::string theirs(all[r].size(), ' ');
     std::transform(all[r].begin(), all[r].end(), theirs.begin(),
                    [](std::byte b) { return static_cast<char>(b); });

@@ -22,7 +22,7 @@ std::string said(const Result<>& result) { return result ? "" : result.error().m
 /// Compiles all ranks' programs with a random way between each two, and checks them.
 struct RandomPrograms {
   CompileOptions options;
-  std::vector<PairWay> ways;
+  std::vector<PairPath> ways;
   std::vector<Program> programs;
 
   RandomPrograms(const Planner& planner, const SideConversion& before,
@@ -35,13 +35,13 @@ struct RandomPrograms {
     options.world = world;
     options.before = before;
     options.after = after;
-    const auto mostly = *rc::gen::element(PairWay::mapped, PairWay::get, PairWay::message);
-    ways = *rc::gen::container<std::vector<PairWay>>(
+    const auto mostly = *rc::gen::element(PairPath::mapped, PairPath::get, PairPath::message);
+    ways = *rc::gen::container<std::vector<PairPath>>(
         static_cast<std::size_t>(world * world),
-        rc::gen::element(PairWay::mapped, PairWay::get, PairWay::message, mostly, mostly));
-    for (const PairWay way : ways) {
-      options.reads |= way != PairWay::message;
-      options.gets |= way == PairWay::get;
+        rc::gen::element(PairPath::mapped, PairPath::get, PairPath::message, mostly, mostly));
+    for (const PairPath way : ways) {
+      options.reads |= way != PairPath::message;
+      options.gets |= way == PairPath::get;
     }
     compile(planner, world);
     if (*rc::gen::arbitrary<bool>()) {
@@ -58,7 +58,7 @@ struct RandomPrograms {
     programs.clear();
     for (int r = 0; r < world; ++r) {
       CompileOptions mine = options;
-      mine.way_from = [&, r](Rank src) {
+      mine.path_from = [&, r](Rank src) {
         return ways[static_cast<std::size_t>(src.value() * world + r)];
       };
       mine.way_to = [&, r](Rank dst) {

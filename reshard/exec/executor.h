@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "reshard/exec/conversion_observer.h"
+#include "reshard/exec/conversion_verifier.h"
 #include "reshard/exec/progress_meter.h"
 #include "reshard/program/program.h"
 #include "reshard/trace/program_times.h"
@@ -22,7 +22,7 @@ class Executor {
   /// Errors: the meter's, the transport's, the control plane's, those of the GPU; after an error
   /// with messages in progress the group is aborted.
   virtual Result<> run(Deadline deadline, ProgressMeter& meter,
-                       ConversionObserver* observer = nullptr) = 0;
+                       ConversionVerifier* observer = nullptr) = 0;
 
   /// Seconds from the beginning of the last run() until the first barrier had passed; or, without
   /// one, until the first exchange was done (0 if there is none).

@@ -27,9 +27,9 @@ constexpr Index kPage = 4096;
 /// Bytes that a thread copies at a time, so that a slow thread takes fewer chunks. Small enough
 /// that memcpy still writes through the caches of machines with large ones.
 constexpr Index kChunk = Index{1} << 20;
-constexpr Index kMostCopied = Index{512} << 20, kLeastOfRank = Index{8} << 20;
+constexpr Index kMaxCopied = Index{512} << 20, kLeastOfRank = Index{8} << 20;
 /// Copies in each way: as many as fit into half a second, within these bounds.
-constexpr int kLeastRounds = 3, kMostRounds = 100;
+constexpr int kLeastRounds = 3, kMaxRounds = 100;
 constexpr double kEnoughSeconds = 0.5;
 /// Copies in each way in a group, where every round needs two barriers.
 constexpr int kGroupRounds = 5;
@@ -125,12 +125,12 @@ void PlainCopy::copy_chunk(const PlainWay& way, Index at, Index end) {
 }
 
 double plain_copy_seconds(Index bytes, Index source, int threads) {
-  const Index used = std::min(bytes, kMostCopied);
+  const Index used = std::min(bytes, kMaxCopied);
   if (used <= 0) return 0;
   const auto copy = PlainCopy::make(used, source, threads);
   if (!copy) return 0;
   double best = std::numeric_limits<double>::infinity(), spent = 0;
-  for (int round = 0; round < kLeastRounds || (round < kMostRounds && spent < kEnoughSeconds);
+  for (int round = 0; round < kLeastRounds || (round < kMaxRounds && spent < kEnoughSeconds);
        ++round)
     for (const PlainWay& way : kWays) {
       const double seconds = (*copy)->seconds(way);
@@ -142,7 +142,7 @@ double plain_copy_seconds(Index bytes, Index source, int threads) {
 
 Result<double> plain_copy_seconds(ControlPlane& control, Index bytes, int threads,
                                   Deadline deadline) {
-  const Index used = std::min(bytes, std::max(kMostCopied / control.size(), kLeastOfRank));
+  const Index used = std::min(bytes, std::max(kMaxCopied / control.size(), kLeastOfRank));
   std::unique_ptr<PlainCopy> copy;
   if (used > 0)
     if (auto made = PlainCopy::make(used, used, threads)) copy = *std::move(made);

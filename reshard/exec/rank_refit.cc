@@ -11,30 +11,30 @@
 #include "reshard/exec/agreement.h"
 #include "reshard/exec/device/device_executor.h"
 #include "reshard/exec/device/rank_memory.h"
-#include "reshard/exec/direct/pair_ways.h"
+#include "reshard/exec/direct/pair_paths.h"
 #include "reshard/exec/host/program_executor.h"
-#include "reshard/exec/rank_work.h"
+#include "reshard/exec/prepare_arguments.h"
 #include "reshard/memory/host_buffer.h"
 
 namespace reshard {
 
-using direct::PairWays;
+using direct::PairPaths;
 using host::BufferPlace;
 using host::ProgramExecutor;
 
 struct RankRefit::State {
-  State(const RankWork& work, PairWays how);
+  State(const PrepareArguments& work, PairPaths how);
   /// Compiles this rank's program and binds it to its memory. Collective if the transport needs
   /// rounds.
-  Result<> prepare(const RankWork& work);
+  Result<> prepare(const PrepareArguments& work);
   Result<> renew_memory(Deadline deadline);
 
-  Result<Program> compile(const RankWork& work) const;
-  Result<> allocate_staging(const RankWork& work, Index bytes);
-  Result<> make_executor(const RankWork& work);
-  Result<BufferPlace> place(const RankWork& work, const ProgramBuffer& buffer) const;
-  Result<> record(const RankWork& work) const;
-  Result<> share_memory(const RankWork& work) const;
+  Result<Program> compile(const PrepareArguments& work) const;
+  Result<> allocate_staging(const PrepareArguments& work, Index bytes);
+  Result<> make_executor(const PrepareArguments& work);
+  Result<BufferPlace> place(const PrepareArguments& work, const ProgramBuffer& buffer) const;
+  Result<> record(const PrepareArguments& work) const;
+  Result<> share_memory(const PrepareArguments& work) const;
   bool uses_gpu() const { return rank_memory.gpu() != nullptr; }
   bool gpu_messages() const { return transport.capabilities().gpu_messages; }
 
@@ -47,7 +47,7 @@ struct RankRefit::State {
   RankRefitHooks hooks;  ///< with the conversions above.
   std::optional<WorkerPool> own_pool;
   WorkerPool* pool;
-  PairWays ways;
+  PairPaths ways;
   HostBuffer own_staging;
   cuda::Buffer gpu_staging;
   std::span<std::byte> staging;
@@ -68,14 +68,14 @@ Index wire_bytes(const Planner& planner, const std::vector<Transfer>& transfers)
 }
 
 /// The name of a local tensor.
-std::string name_of(const RankWork& work, const ProgramBuffer& buffer) {
+std::string name_of(const PrepareArguments& work, const ProgramBuffer& buffer) {
   const bool is_source = buffer.kind == ProgramBuffer::Kind::source;
   return (is_source ? work.source_layout() : work.target_layout()).slot(buffer.slot).name;
 }
 
 }  // namespace
 
-RankRefit::State::State(const RankWork& work, PairWays how)
+RankRefit::State::State(const PrepareArguments& work, PairPaths how)
     : planner(work.planner),
       source(work.source),
       target(work.target),
@@ -93,7 +93,7 @@ RankRefit::State::State(const RankWork& work, PairWays how)
   counts.copied = wire_bytes(work.planner, work.part.locals);
 }
 
-Result<Program> RankRefit::State::compile(const RankWork& work) const {
+Result<Program> RankRefit::State::compile(const PrepareArguments& work) const {
   CompileOptions options;
   options.staging_bytes = work.options.staging_bytes;
   options.in_place_bytes = work.options.in_place_bytes;
@@ -101,7 +101,7 @@ Result<Program> RankRefit::State::compile(const RankWork& work) const {
   options.world = transport.size();
   options.reads = ways.reads();
   options.gets = ways.gets();
-  options.way_from = [this](Rank r) { return ways.from(r); };
+  options.path_from = [this](Rank r) { return ways.from(r); };
   options.way_to = [this](Rank r) { return ways.to(r); };
   if (const RefitConversions* conversions = work.hooks.conversions) {
     options.before = conversions->before;
@@ -119,7 +119,7 @@ Result<Program> RankRefit::State::compile(const RankWork& work) const {
 }
 
 /// The memory of a local tensor of this rank, or of a source of a peer.
-Result<BufferPlace> RankRefit::State::place(const RankWork& work,
+Result<BufferPlace> RankRefit::State::place(const PrepareArguments& work,
                                             const ProgramBuffer& buffer) const {
   const bool is_source = buffer.kind == ProgramBuffer::Kind::source;
   if (is_source && buffer.rank != work.me()) return ways.place(work, buffer.rank, buffer.slot);
@@ -136,7 +136,7 @@ Result<BufferPlace> RankRefit::State::place(const RankWork& work,
   return BufferPlace{at, nullptr, 0};
 }
 
-Result<> RankRefit::State::allocate_staging(const RankWork& work, Index size) {
+Result<> RankRefit::State::allocate_staging(const PrepareArguments& work, Index size) {
   const auto wanted = static_cast<std::size_t>(size);
   staging = work.hooks.staging.first(std::min(wanted, work.hooks.staging.size()));
   if (staging.size() == wanted) return {};
@@ -153,7 +153,7 @@ Result<> RankRefit::State::allocate_staging(const RankWork& work, Index size) {
   return rank_memory.pin(staging);
 }
 
-Result<> RankRefit::State::make_executor(const RankWork& work) {
+Result<> RankRefit::State::make_executor(const PrepareArguments& work) {
   const auto at = [&](const ProgramBuffer& buffer) { return place(work, buffer); };
   if (rank_memory.gpu() == nullptr) {
     executor = RESHARD_TRY(
@@ -171,7 +171,7 @@ Result<> RankRefit::State::make_executor(const RankWork& work) {
   return record(work);
 }
 
-Result<> RankRefit::State::record(const RankWork& work) const {
+Result<> RankRefit::State::record(const PrepareArguments& work) const {
   if (work.hooks.trace != nullptr)
     executor->record(*work.hooks.trace,
                      [&](const ProgramBuffer& buffer) { return name_of(work, buffer); });
@@ -179,7 +179,7 @@ Result<> RankRefit::State::record(const RankWork& work) const {
 }
 
 /// Lets peers write large messages into place, without an intermediate copy.
-Result<> RankRefit::State::share_memory(const RankWork& work) const {
+Result<> RankRefit::State::share_memory(const PrepareArguments& work) const {
   if (!transport.capabilities().registers || !ways.messages()) return {};
   std::vector<std::span<std::byte>> memory;
   // Engines and trainers may unmap GPU memory between refits, which no registration survives.
@@ -196,7 +196,7 @@ Result<> RankRefit::State::share_memory(const RankWork& work) const {
   return {};
 }
 
-Result<> RankRefit::State::prepare(const RankWork& work) {
+Result<> RankRefit::State::prepare(const PrepareArguments& work) {
   RESHARD_TRY(check_memory({.source = source, .target = target, .only = work.me()}));
   rank_memory = RESHARD_TRY(device::RankMemory::of(work));
   program = std::make_shared<const Program>(RESHARD_TRY(compile(work)));
@@ -211,7 +211,8 @@ Result<> RankRefit::State::prepare(const RankWork& work) {
 
 Result<> RankRefit::State::renew_memory(Deadline deadline) {
   const RankPlan part = planner.rank_plan(transport.rank());
-  const RankWork work{planner, part, source, target, transport, control, asked, hooks, deadline};
+  const PrepareArguments work{planner, part,  source, target,  transport,
+                              control, asked, hooks,  deadline};
   if (!RESHARD_TRY(ways.renew(work))) return {};
   // The tables of its launches have the old addresses.
   return make_executor(work);
@@ -246,9 +247,9 @@ Result<RankRefit> RankRefit::prepare(const Planner& planner, const RankBuffers* 
     return tl::unexpected(std::move(agreed).error());
   if (!agreed) return end_group(control, std::move(agreed).error());
   const RankPlan part = planner.rank_plan(transport.rank());
-  const RankWork work{planner,         part,  source,  target, transport, control,
-                      agreed->options, hooks, deadline};
-  auto ways = PairWays::agree(work, agreed->direct);
+  const PrepareArguments work{planner,         part,  source,  target, transport, control,
+                              agreed->options, hooks, deadline};
+  auto ways = PairPaths::agree(work, agreed->direct);
   if (!ways) return end_group(control, std::move(ways).error());
   // Identical on all ranks.
   if (ways->messages() && options.path == RefitPath::direct)
@@ -261,7 +262,7 @@ Result<RankRefit> RankRefit::prepare(const Planner& planner, const RankBuffers* 
   return RankRefit(std::move(state));
 }
 
-Result<RankReport> RankRefit::run(ConversionObserver* observer) {
+Result<RankReport> RankRefit::run(ConversionVerifier* observer) {
   const Stopwatch clock;
   State& s = *state_;
   const Deadline deadline = Deadline::after(std::chrono::duration<double>(s.asked.seconds));

@@ -13,7 +13,7 @@
 
 namespace reshard {
 
-class ConversionObserver;
+class ConversionVerifier;
 struct RankRefitHooks;
 
 enum class RefitPath {
@@ -82,7 +82,7 @@ class RankRefit {
   ///
   /// `observer` is internal, for refits with conversions (rank_refit_hooks.h): nothing is converted
   /// and no target of a conversion is written; the observer sees all rows instead.
-  Result<RankReport> run(ConversionObserver* observer = nullptr);
+  Result<RankReport> run(ConversionVerifier* observer = nullptr);
 
   /// Collective, before a run(): memory of GPUs behind the addresses of sources may be other than
   /// it was (an allocator unmapped it and mapped other memory, or freed it and allocated it again).

@@ -9,7 +9,7 @@
 
 namespace reshard {
 
-class ConversionObserver;
+class ConversionVerifier;
 class TraceRecorder;
 class WorkerPool;
 

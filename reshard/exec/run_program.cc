@@ -8,7 +8,7 @@
 namespace reshard {
 
 Result<> run_program(const std::shared_ptr<const Program>& program, const ProgramGroup& group,
-                     const MemoryOf& memory, Deadline deadline, ConversionObserver* observer) {
+                     const MemoryOf& memory, Deadline deadline, ConversionVerifier* observer) {
   HostBuffer& staging = group.staging;
   if (staging.size() < program->staging_bytes) {
     staging = {};

@@ -4,7 +4,7 @@
 #include <functional>
 #include <memory>
 
-#include "reshard/exec/conversion_observer.h"
+#include "reshard/exec/conversion_verifier.h"
 #include "reshard/exec/worker_pool.h"
 #include "reshard/memory/host_buffer.h"
 #include "reshard/program/program.h"
@@ -31,6 +31,6 @@ using MemoryOf = std::function<std::byte*(const ProgramBuffer&)>;
 /// with messages in progress the group is aborted.
 Result<> run_program(const std::shared_ptr<const Program>& program, const ProgramGroup& group,
                      const MemoryOf& memory, Deadline deadline,
-                     ConversionObserver* observer = nullptr);
+                     ConversionVerifier* observer = nullptr);
 
 }  // namespace reshard

@@ -57,12 +57,12 @@ class ReadHints {
  private:
   static constexpr std::size_t kTilesAhead = 8;
   /// Ranges of which less than one byte in so many is read are not fetched as a whole.
-  static constexpr Index kMostSparse = 8;
+  static constexpr Index kMaxSparse = 8;
 
   void announce(StepId tile) {
     for_each_source(program_, tile,
                     [&](Rank r, SlotId slot, Index offset, Index bytes, Index wanted) {
-                      if (bytes <= kMostSparse * wanted) ahead_(r, slot, offset, bytes);
+                      if (bytes <= kMaxSparse * wanted) ahead_(r, slot, offset, bytes);
                     });
   }
 
@@ -91,13 +91,13 @@ Result<> stream_rank(const Planner& planner, const RankBuffers& source, Rank dst
 Result<> stream_rank(const Planner& planner, const StreamSource& source, Rank dst,
                      std::span<const SlotId> slots, const StreamSink& sink, const StreamDone& done,
                      const StreamOptions& options) {
-  constexpr Index kPage = 4096, kMostBlock = Index{8} << 20, kMostUnit = Index{512} << 10;
+  constexpr Index kPage = 4096, kMaxBlock = Index{8} << 20, kMaxUnit = Index{512} << 10;
   WorkerPool pool(options.threads);
   // Blocks of whole pages, so that writes begin at page boundaries of the tensor.
   const Index block =
-      std::clamp<Index>(options.buffer_bytes / pool.size() / kPage * kPage, kPage, kMostBlock);
+      std::clamp<Index>(options.buffer_bytes / pool.size() / kPage * kPage, kPage, kMaxBlock);
   const auto program = std::make_shared<const Program>(RESHARD_TRY(compile_file(
-      planner, dst, slots, {options.from, options.into, block, std::min(block, kMostUnit)})));
+      planner, dst, slots, {options.from, options.into, block, std::min(block, kMaxUnit)})));
   HostBuffer staging = RESHARD_TRY(HostBuffer::allocate(program->staging_bytes));
   std::vector<std::shared_ptr<const std::byte>> sources;
   const auto place = [&](const ProgramBuffer& buffer) -> Result<host::BufferPlace> {

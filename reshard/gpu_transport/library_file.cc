@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "reshard/base/own_folders.h"
+#include "reshard/base/install_dirs.h"
 
 namespace reshard {
 namespace {
@@ -24,7 +24,7 @@ void* open(const char* file, int flags = 0) { return dlopen(file, RTLD_NOW | RTL
 std::vector<fs::path> wheel_folders(const char* wheel) {
   std::vector<fs::path> packages;
   // An extension of Python lies in site-packages/reshard.
-  for (const fs::path& folder : own_folders()) packages.push_back(folder.parent_path());
+  for (const fs::path& folder : install_dirs()) packages.push_back(folder.parent_path());
   for (const char* variable : {"VIRTUAL_ENV", "CONDA_PREFIX"}) {
     const char* const prefix = std::getenv(variable);
     if (prefix == nullptr || *prefix == '\0') continue;

@@ -7,7 +7,7 @@
 #include <set>
 
 #include "reshard/base/closest_name.h"
-#include "reshard/base/own_folders.h"
+#include "reshard/base/install_dirs.h"
 
 namespace reshard {
 namespace {
@@ -18,7 +18,7 @@ std::vector<fs::path> folders() {
   if (const char* own = std::getenv("RESHARD_EXAMPLES"); own != nullptr && *own != '\0')
     return {own};
   std::vector<fs::path> found;
-  const std::vector<fs::path> own = own_folders();
+  const std::vector<fs::path> own = install_dirs();
   for (const fs::path& folder : own)
     found.push_back(folder.parent_path() / "share/reshard/configs");
   if (own.size() > 1) found.push_back(own.back() / "configs");  // of a Python package

@@ -27,7 +27,7 @@ constexpr std::size_t kBlock = std::size_t{2} << 20;
 constexpr std::size_t kSmallAlignment = 64;
 /// Bytes of address space to reserve: more than the memory of any host, or less if the process is
 /// limited.
-constexpr std::size_t kMostReserved = std::size_t{1} << 42, kLeastReserved = std::size_t{1} << 30;
+constexpr std::size_t kMaxReserved = std::size_t{1} << 42, kLeastReserved = std::size_t{1} << 30;
 
 std::size_t round_up(std::size_t value, std::size_t unit) {
   return (value + unit - 1) / unit * unit;
@@ -58,7 +58,7 @@ void forget() {
 }
 
 Result<std::byte*> reserve(std::size_t& bytes) {
-  for (bytes = kMostReserved; bytes >= kLeastReserved; bytes /= 2) {
+  for (bytes = kMaxReserved; bytes >= kLeastReserved; bytes /= 2) {
     void* p = mmap(nullptr, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (p == MAP_FAILED) continue;
     madvise(p, bytes, MADV_DONTDUMP);
@@ -150,7 +150,7 @@ void unmap_range(Arena& a, std::size_t offset, std::size_t bytes) {
 Result<std::byte*> allocate(std::size_t bytes) {
   const std::lock_guard lock(g_mutex);
   Arena& a = *RESHARD_TRY(arena());
-  if (bytes > kMostReserved) {
+  if (bytes > kMaxReserved) {
     errno = ENOMEM;
     return refused(fmt::format("{} bytes", bytes));
   }

@@ -14,10 +14,10 @@ namespace reshard {
 namespace {
 
 /// Reads of this size stay in the cache between the read and the copy.
-constexpr Index kMostGets = Index{512} << 10;
+constexpr Index kMaxGets = Index{512} << 10;
 
 Index staging_of_gets(const CompileOptions& options) {
-  return options.gets ? std::min(kMostGets, options.staging_bytes / 2) : 0;
+  return options.gets ? std::min(kMaxGets, options.staging_bytes / 2) : 0;
 }
 
 }  // namespace
@@ -29,9 +29,9 @@ constexpr Index kRing = 8, kRingOfRounds = 4;
 
 Index most_staged(const CompileOptions& options) {
   /// A chunk of this size stays in the caches between packing and sending.
-  constexpr Index kMost = Index{1} << 20;
+  constexpr Index kMax = Index{1} << 20;
   const Index left = options.staging_bytes - staging_of_gets(options);
-  return std::min(kMost, left / kRing / 64 * 64);
+  return std::min(kMax, left / kRing / 64 * 64);
 }
 
 ExchangeLimits exchange_limits(const CompileOptions& options) {
@@ -39,9 +39,9 @@ ExchangeLimits exchange_limits(const CompileOptions& options) {
   if (options.round_bits < 0) return {most, most, 16, kRing, -1};
   // A round costs its transport a start, whatever its size. One that is a single position has a
   // chunk that is sent and one that is received, which fit.
-  constexpr std::size_t kMostChunks = 1024;
+  constexpr std::size_t kMaxChunks = 1024;
   const Index left = options.staging_bytes - staging_of_gets(options);
-  return {left / kRingOfRounds / 64 * 64, options.round_bytes, kMostChunks, kRingOfRounds,
+  return {left / kRingOfRounds / 64 * 64, options.round_bytes, kMaxChunks, kRingOfRounds,
           options.round_bits};
 }
 
@@ -119,7 +119,7 @@ Result<Index> Compiler::add_gets(const RankPlan& part, const CompileOptions& opt
                                  const std::vector<StepId>& waits) {
   std::vector<Transfer> transfers;
   for (const Transfer& t : part.recvs)
-    if (options.way_from(t.src) == PairWay::get) transfers.push_back(t);
+    if (options.path_from(t.src) == PairPath::get) transfers.push_back(t);
   auto moves = RESHARD_TRY(copy_ops(planner_, transfers));
   const auto turn = [&](const Move& m) {
     return (m.src.value() - part.rank.value() + options.world) % options.world;
@@ -193,8 +193,8 @@ Result<> Compiler::add_all_chunks(const RankPlan& part, const CompileOptions& op
     const auto peer = [&](std::size_t i) { return is_send ? list[i].dst : list[i].src; };
     for (std::size_t i = 0, end = 0; i < list.size(); i = end) {
       for (end = i; end < list.size() && peer(end) == peer(i);) ++end;
-      const PairWay way = is_send ? options.way_to(peer(i)) : options.way_from(peer(i));
-      if (way == PairWay::message)
+      const PairPath way = is_send ? options.way_to(peer(i)) : options.path_from(peer(i));
+      if (way == PairPath::message)
         RESHARD_TRY(add_chunks(std::span(list).subspan(i, end - i), is_send, options));
     }
   }
@@ -229,9 +229,9 @@ Result<Program> Compiler::rank(const RankPlan& part, const CompileOptions& optio
   out_.set_round_bits(messages.round_bits());
   std::vector<Transfer> here, sent;
   for (const Transfer& t : part.recvs) {
-    const PairWay way = options.way_from(t.src);
-    if (way == PairWay::mapped) here.push_back(t);
-    if (way == PairWay::message) sent.push_back(t);
+    const PairPath way = options.path_from(t.src);
+    if (way == PairPath::mapped) here.push_back(t);
+    if (way == PairPath::message) sent.push_back(t);
   }
   here.insert(here.end(), part.locals.begin(), part.locals.end());
   add_reads(RESHARD_TRY(copy_ops(planner_, here)),
@@ -271,16 +271,16 @@ GroupCompiler::GroupCompiler(const Planner& planner, WayBetween way, CompileOpti
   for (const Rank r : ranks) {
     if (options_.gets) break;
     for (const Transfer& t : planner.rank_plan(r).recvs) {
-      const PairWay found = way_(t.src, r);
-      options_.reads |= found != PairWay::message;
-      options_.gets |= found == PairWay::get;
+      const PairPath found = way_(t.src, r);
+      options_.reads |= found != PairPath::message;
+      options_.gets |= found == PairPath::get;
     }
   }
 }
 
 Result<Program> GroupCompiler::compile(Rank rank) const {
   CompileOptions options = options_;
-  options.way_from = [&](Rank src) { return way_(src, rank); };
+  options.path_from = [&](Rank src) { return way_(src, rank); };
   options.way_to = [&](Rank dst) { return way_(rank, dst); };
   return compile_rank(planner_, planner_.rank_plan(rank), options);
 }

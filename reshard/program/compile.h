@@ -11,7 +11,7 @@
 namespace reshard {
 
 /// How the bytes of one rank reach another.
-enum class PairWay : std::uint8_t {
+enum class PairPath : std::uint8_t {
   mapped,   ///< the receiver copies from the sender's memory, which is mapped in its process.
   get,      ///< the receiver reads the sender's memory by Transport::get().
   message,  ///< the sender packs and sends, the receiver unpacks.
@@ -37,7 +37,7 @@ const std::shared_ptr<const ModelLayout>& memory_of(
     const SideConversion& side, bool is_target, const std::shared_ptr<const ModelLayout>& planned);
 
 /// What a program is compiled for. Ranks of a group must pass equal options, except that
-/// `stages_all`, `round_bytes`, `way_from` and `way_to` are each rank's own; those of two ranks
+/// `stages_all`, `round_bytes`, `path_from` and `way_to` are each rank's own; those of two ranks
 /// must agree on the way between them.
 struct CompileOptions {
   /// The most staging of the rank. Bytes, at least 32 KiB.
@@ -62,8 +62,8 @@ struct CompileOptions {
   SideConversion before, after;
   Index unit_bytes = Index{512} << 10;  ///< of values that a thread converts at once, about.
   /// How this rank gets bytes from another, and how another gets them from this rank.
-  std::function<PairWay(Rank src)> way_from;
-  std::function<PairWay(Rank dst)> way_to;
+  std::function<PairPath(Rank src)> path_from;
+  std::function<PairPath(Rank dst)> way_to;
 };
 
 /// Compiles one rank's part of a plan: `part` is Planner::rank_plan() of the rank. Not collective;
@@ -83,13 +83,13 @@ Result<Program> compile_in_process(const Planner& planner, std::span<const Rank>
 Index message_staging(const CompileOptions& options);
 
 /// The way of the bytes between two different ranks.
-using WayBetween = std::function<PairWay(Rank src, Rank dst)>;
+using WayBetween = std::function<PairPath(Rank src, Rank dst)>;
 
 /// Compiles programs of the ranks of a group that need not exist: the ways are given, not agreed
 /// on.
 class GroupCompiler {
  public:
-  /// `options`: all but reads, gets, way_from and way_to, which follow from `way`; `world` is at
+  /// `options`: all but reads, gets, path_from and way_to, which follow from `way`; `world` is at
   /// least the ranks of the plan. The planner must outlive this object. Cost: planning of all
   /// ranks, unless soon some pair is found that reads by `get`.
   GroupCompiler(const Planner& planner, WayBetween way, CompileOptions options = {});

@@ -20,7 +20,7 @@ using Kind = ProgramBuffer::Kind;
 
 constexpr Index kLeastStaging = Index{32} << 10;
 /// More messages than any batch needs; fewer than steps can be numbered.
-constexpr Index kMostMessages = Index{1} << 24;
+constexpr Index kMaxMessages = Index{1} << 24;
 constexpr Index kCopyTileBytes = Index{1} << 20;
 
 class BatchCompiler {
@@ -60,7 +60,7 @@ class BatchCompiler {
 };
 
 Result<> BatchCompiler::check() const {
-  Index left = kMostMessages - static_cast<Index>(batch_.copies.size());
+  Index left = kMaxMessages - static_cast<Index>(batch_.copies.size());
   for (const BatchTransfer& t : batch_.transfers) {
     if (left >= 0) left -= messages_of(t);
   }
@@ -69,7 +69,7 @@ Result<> BatchCompiler::check() const {
   if (left >= 0) return {};
   return fail(Code::invalid_argument,
               fmt::format("a batch needs more than {} messages and copies of at most {} bytes",
-                          kMostMessages, most_));
+                          kMaxMessages, most_));
 }
 
 /// One message of a transfer, without its place in the order.

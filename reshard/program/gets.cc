@@ -9,7 +9,7 @@ namespace reshard::program {
 namespace {
 
 /// Bytes between two checks of the deadline and the group's state.
-constexpr Index kMostTile = Index{8} << 20;
+constexpr Index kMaxTile = Index{8} << 20;
 
 }  // namespace
 
@@ -64,7 +64,7 @@ void for_each_part(const StridedCopy& whole, bool converts, Index most, F&& f) {
   if (copy.bytes() == 0) return;
   const bool in_runs = !converts && (copy.num_loops == 0 || copy.run_bytes >= kLongRun ||
                                      cost_of_get(copy) >= cost_of_runs(copy));
-  if (in_runs && copy.bytes() <= kMostTile) return f(PartRead{copy, {}, false});
+  if (in_runs && copy.bytes() <= kMaxTile) return f(PartRead{copy, {}, false});
   const bool sweeps = cost_of_sweep(copy) < cost_of_runs(copy);
   if (!in_runs && (sweeps || converts)) {
     PartRead part;
@@ -83,7 +83,7 @@ class GetTiles {
 
   void add(const ProgramPiece& piece, const PartRead& part) {
     if (part.staged) return add_staged(piece, part);
-    if (filled_ > 0 && (last_ != piece.src || filled_ + part.fetch.bytes() > kMostTile)) end();
+    if (filled_ > 0 && (last_ != piece.src || filled_ + part.fetch.bytes() > kMaxTile)) end();
     last_ = piece.src;
     filled_ += part.fetch.bytes();
     builder_.get({part.fetch, piece.src, piece.dst, {}});

@@ -11,7 +11,7 @@ namespace reshard::program {
 namespace {
 
 constexpr std::uint64_t kParts = std::uint64_t{1} << 16;  ///< of a position, but for its progress.
-constexpr int kMostRoundBits = 63;
+constexpr int kMaxRoundBits = 63;
 
 /// Each chunk begins on its own cache line.
 Index staged_bytes(const Chunk& chunk) {
@@ -53,7 +53,7 @@ MessageSteps::MessageSteps(Builder& builder, Index first, const ExchangeLimits& 
                            std::vector<StepId> known)
     : builder_(builder),
       limits_(limits),
-      round_bits_(std::min(limits.round_bits, kMostRoundBits)),
+      round_bits_(std::min(limits.round_bits, kMaxRoundBits)),
       first_(first),
       known_(std::move(known)) {}
 

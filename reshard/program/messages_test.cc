@@ -34,28 +34,28 @@ struct CompiledGroup {
                 model, config));
   int world = planner.ranks().members().back().value() + 1;
   CompileOptions options;
-  std::vector<PairWay> ways;
+  std::vector<PairPath> ways;
   std::vector<Program> programs;
 
   CompiledGroup() {
     options.staging_bytes = *rc::gen::element<Index>(32 << 10, 64 << 10, 256 << 10);
     options.in_place_bytes = *rc::gen::element<Index>(1, 200, 1000, 10'000);
     options.world = world;
-    ways = *rc::gen::container<std::vector<PairWay>>(
+    ways = *rc::gen::container<std::vector<PairPath>>(
         static_cast<std::size_t>(world * world),
-        rc::gen::element(PairWay::mapped, PairWay::get, PairWay::message, PairWay::message));
-    for (const PairWay way : ways) {
-      options.reads |= way != PairWay::message;
-      options.gets |= way == PairWay::get;
+        rc::gen::element(PairPath::mapped, PairPath::get, PairPath::message, PairPath::message));
+    for (const PairPath way : ways) {
+      options.reads |= way != PairPath::message;
+      options.gets |= way == PairPath::get;
     }
     for (int r = 0; r < world; ++r) {
       CompileOptions mine = options;
-      mine.way_from = [this, r](Rank src) { return way(src.value(), r); };
+      mine.path_from = [this, r](Rank src) { return way(src.value(), r); };
       mine.way_to = [this, r](Rank dst) { return way(r, dst.value()); };
       programs.push_back(*compile_rank(planner, planner.rank_plan(Rank(r)), mine));
     }
   }
-  PairWay way(int src, int dst) const { return ways[static_cast<std::size_t>(src * world + dst)]; }
+  PairPath way(int src, int dst) const { return ways[static_cast<std::size_t>(src * world + dst)]; }
 };
 
 RC_GTEST_PROP(CompiledMessages, both_ends_have_the_same, ()) {
@@ -66,7 +66,7 @@ RC_GTEST_PROP(CompiledMessages, both_ends_have_the_same, ()) {
       const auto key = m.is_send ? std::tuple(program.rank, m.peer, m.id)
                                  : std::tuple(m.peer, program.rank, m.id);
       RC_ASSERT((m.is_send ? sent : received).emplace(key, m.bytes).second);
-      RC_ASSERT(g.way(std::get<0>(key).value(), std::get<1>(key).value()) == PairWay::message);
+      RC_ASSERT(g.way(std::get<0>(key).value(), std::get<1>(key).value()) == PairPath::message);
     }
   RC_ASSERT(sent == received);
 }
@@ -212,7 +212,7 @@ TEST(CompiledMessages, rounds_of_the_busiest_rank_are_a_quarter_full_or_more) {
   options.in_place_bytes = Index{1} << 40;
   options.world = 8;
   options.round_bits = 63;
-  options.way_from = options.way_to = [](Rank) { return PairWay::message; };
+  options.path_from = options.way_to = [](Rank) { return PairPath::message; };
   const auto compiled = [&] {
     std::vector<Program> out;
     for (int r = 0; r < options.world; ++r)

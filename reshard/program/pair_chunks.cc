@@ -13,7 +13,7 @@ class Cutter {
   void add(const PairPiece& piece, std::size_t index) {
     const bool sent = piece.src.in_one_run(), received = piece.dst.in_one_run();
     if (piece.bytes >= sizes_.in_place && (sent || received)) {
-      cut_alone(index, piece.bytes, sent && received ? kMostInPlace : sizes_.staged);
+      cut_alone(index, piece.bytes, sent && received ? kMaxInPlace : sizes_.staged);
     } else {
       pack(piece, index);
     }

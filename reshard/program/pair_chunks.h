@@ -15,7 +15,7 @@ struct ChunkSizes {
 };
 
 /// The most bytes of a chunk that is one run on both sides.
-inline constexpr Index kMostInPlace = Index{8} << 20;
+inline constexpr Index kMaxInPlace = Index{8} << 20;
 
 /// Bytes [begin, end) of one piece, at byte `at` of the chunk.
 struct ChunkPart {

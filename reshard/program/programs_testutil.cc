@@ -9,7 +9,7 @@
 namespace reshard {
 namespace {
 
-using WayBetween = std::function<PairWay(Rank src, Rank dst)>;
+using WayBetween = std::function<PairPath(Rank src, Rank dst)>;
 
 void add_programs(const Planner& planner, CompileOptions options, const WayBetween& way,
                   std::vector<Program>& out) {
@@ -18,7 +18,7 @@ void add_programs(const Planner& planner, CompileOptions options, const WayBetwe
   options.world = planner.ranks().members().back().value() + 1;
   options.reads = options.gets = true;
   for (int r = 0; r < options.world; ++r) {
-    options.way_from = [&](Rank src) { return way(src, Rank(r)); };
+    options.path_from = [&](Rank src) { return way(src, Rank(r)); };
     options.way_to = [&](Rank dst) { return way(Rank(r), dst); };
     auto program = compile_rank(planner, planner.rank_plan(Rank(r)), options);
     RESHARD_CHECK(program.has_value());
@@ -35,8 +35,8 @@ std::vector<Program> plain_programs() {
                                          layout_of("vllm:tp=2,offset=2", model, config));
   std::vector<Program> out;
   add_programs(
-      planner, {}, [](Rank a, Rank b) { return static_cast<PairWay>((a.value() + b.value()) % 3); },
-      out);
+      planner, {},
+      [](Rank a, Rank b) { return static_cast<PairPath>((a.value() + b.value()) % 3); }, out);
   const std::vector<Rank> all = planner.ranks().members();
   out.push_back(*compile_in_process(planner, all));
   return out;
@@ -60,10 +60,10 @@ std::vector<Program> converted_programs() {
     options.after = {&*target, {}, true};
     for (const auto& pair : target->pairs) options.after.slots.push_back(pair.values);
     options.unit_bytes = Index{16} << 10;
-    for (const PairWay first : {PairWay::mapped, PairWay::message})
+    for (const PairPath first : {PairPath::mapped, PairPath::message})
       add_programs(
           planner, options,
-          [first](Rank a, Rank) { return a.value() == 0 ? first : PairWay::message; }, out);
+          [first](Rank a, Rank) { return a.value() == 0 ? first : PairPath::message; }, out);
   }
   return out;
 }

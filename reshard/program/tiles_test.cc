@@ -48,12 +48,12 @@ struct CopyJob {
   Index bytes = 0;
 
   explicit CopyJob(bool mapped) {
-    const Index kMost = Index{1} << 30;
+    const Index kMax = Index{1} << 30;
     std::vector<BufferId> sources;
     for (int r = 1; r < 3; ++r)
       sources.push_back(
-          builder.tensor(ProgramBuffer::Kind::source, Rank(r), SlotId(0), kMost, mapped));
-    const BufferId target = builder.tensor(ProgramBuffer::Kind::target, Rank(0), SlotId(0), kMost);
+          builder.tensor(ProgramBuffer::Kind::source, Rank(r), SlotId(0), kMax, mapped));
+    const BufferId target = builder.tensor(ProgramBuffer::Kind::target, Rank(0), SlotId(0), kMax);
     Index dst = 0, src[2] = {0, 0};
     for (int n = *rc::gen::inRange(1, 6); n > 0; --n) {
       const auto s = pieces.size() % 2;

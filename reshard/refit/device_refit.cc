@@ -109,7 +109,7 @@ Result<std::vector<Program>> DeviceRefit::State::compile(const RoutePlan& move) 
   options.unit_bytes = plans.unit_bytes;
   options.staging_bytes = plans.message_bytes;
   options.world = move.planner.ranks().members().back().value() + 1;
-  const GroupCompiler group(move.planner, [](Rank, Rank) { return PairWay::mapped; }, options);
+  const GroupCompiler group(move.planner, [](Rank, Rank) { return PairPath::mapped; }, options);
   for (const Rank r : destinations)
     if (r.value() < options.world) out.push_back(RESHARD_TRY(group.compile(r)));
   return out;

@@ -16,7 +16,7 @@
 #include "reshard/refit/conversion/job.h"
 #include "reshard/refit/session/addresses.h"
 #include "reshard/refit/session/begin.h"
-#include "reshard/refit/session/gpu_memory.h"
+#include "reshard/refit/session/gpu_memory_watch.h"
 
 namespace reshard {
 
@@ -37,7 +37,7 @@ using session::Addresses;
 using session::BeginRecord;
 using session::BeginRecords;
 using session::BeginWords;
-using session::GpuMemory;
+using session::GpuMemoryWatch;
 
 struct Session::State {
   State(Transport& data, ControlPlane& agreement, SessionSide from, SessionSide to,
@@ -85,7 +85,7 @@ struct Session::State {
   PublishedVersion own_published;
   PublishedVersion* const published;
   Addresses source_addresses, target_addresses;
-  GpuMemory source_memory, target_memory;
+  GpuMemoryWatch source_memory, target_memory;
   MemoryCheck check_memory;
   bool is_watched = false;            ///< the two above are of the sides as they are.
   BeginRecords agreed;                ///< that the job was made from.
@@ -204,13 +204,13 @@ void Session::State::watch_memory() {
   is_watched = is_watched &&
                memory_digest(source_addresses, target_addresses) == agreed[me().index()].addresses;
   if (is_watched) return;
-  source_memory = GpuMemory::of("source", source, me());
-  target_memory = GpuMemory::of("target", target, me());
+  source_memory = GpuMemoryWatch::of("source", source, me());
+  target_memory = GpuMemoryWatch::of("target", target, me());
   is_watched = true;
 }
 
 std::string Session::State::memory_trouble(std::uint64_t& id) {
-  const GpuMemory::State from = source_memory.look(), to = target_memory.look();
+  const GpuMemoryWatch::State from = source_memory.look(), to = target_memory.look();
   id = from.id;
   for (const std::string& trouble : {from.trouble, to.trouble})
     if (!trouble.empty()) return trouble;

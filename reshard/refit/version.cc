@@ -27,7 +27,7 @@ std::optional<TargetVersion> known(std::uint64_t bits) {
   out.version = static_cast<std::int64_t>(bits >> (kStateBits + kBufferBits)) - 1;
   const bool is_set =
       out.state == TargetState::torn || (out.state == TargetState::whole && out.version >= 0);
-  if (out.version > kMostVersion || !is_set) return std::nullopt;
+  if (out.version > kMaxVersion || !is_set) return std::nullopt;
   return out;
 }
 
@@ -63,7 +63,7 @@ TargetVersion PublishedVersion::target_version_after_reading() const {
 }
 
 void PublishedVersion::set(TargetVersion version) {
-  RESHARD_CHECK(version.version >= -1 && version.version <= kMostVersion);
+  RESHARD_CHECK(version.version >= -1 && version.version <= kMaxVersion);
   RESHARD_CHECK(version.buffer == 0 || version.buffer == 1);
   RESHARD_CHECK(version.state == TargetState::torn || version == TargetVersion{} ||
                 (version.state == TargetState::whole && version.version >= 0));

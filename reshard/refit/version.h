@@ -28,7 +28,7 @@ struct TargetVersion {
 };
 
 /// Versions are 0 to this.
-inline constexpr std::int64_t kMostVersion = (std::int64_t{1} << 60) - 2;
+inline constexpr std::int64_t kMaxVersion = (std::int64_t{1} << 60) - 2;
 
 /// The version that a rank publishes to readers of its target: one lock-free 8-byte atomic, so that
 /// no reader sees one version with the state of another. It contains no pointers and may be placed
@@ -53,7 +53,7 @@ class PublishedVersion {
 
   /// Publishes `version`. Readers that see it also see everything that this thread wrote before;
   /// nothing that this thread writes afterwards is visible to a reader that does not see it. So a
-  /// target is torn before its first byte changes. @pre -1 <= version.version <= kMostVersion, from
+  /// target is torn before its first byte changes. @pre -1 <= version.version <= kMaxVersion, from
   /// 0 on if it is whole; version.buffer is 0 or 1; one that is empty is TargetVersion{}
   void set(TargetVersion version);
 

@@ -27,7 +27,7 @@ RC_GTEST_PROP(PublishedVersion, says_what_was_set, ()) {
   TargetVersion version{
       state,
       *rc::gen::oneOf(rc::gen::inRange<std::int64_t>(state == TargetState::torn ? -1 : 0, 1000),
-                      rc::gen::inRange<std::int64_t>(kMostVersion - 1000, kMostVersion + 1)),
+                      rc::gen::inRange<std::int64_t>(kMaxVersion - 1000, kMaxVersion + 1)),
       *rc::gen::inRange(0, 2)};
   if (state == TargetState::empty) version = {};
   PublishedVersion published;
@@ -41,7 +41,7 @@ TEST(PublishedVersion, is_torn_to_readers_if_it_is_what_no_session_writes) {
   // All ones; a state that there is not; empty with a version; whole without one; too large.
   for (const std::uint64_t bits :
        {~std::uint64_t{0}, std::uint64_t{3}, std::uint64_t{8}, std::uint64_t{1},
-        static_cast<std::uint64_t>(kMostVersion + 2) << 3 | 1}) {
+        static_cast<std::uint64_t>(kMaxVersion + 2) << 3 | 1}) {
     PublishedVersion published;
     void* const memory = &published;
     std::memcpy(memory, &bits, sizeof bits);

@@ -14,7 +14,7 @@ Result<std::vector<Program>> compile_for(const ClusterSpec& cluster, const Plann
     return programs;
   }
   const GroupCompiler group(planner, [&](Rank src, Rank dst) {
-    return cluster.reads(src, dst) ? PairWay::mapped : PairWay::message;
+    return cluster.reads(src, dst) ? PairPath::mapped : PairPath::message;
   });
   for (Rank::rep r = 0; r < group.world(); ++r)
     programs.push_back(RESHARD_TRY(group.compile(Rank(r))));

@@ -229,12 +229,12 @@ Index scale_bytes(const QuantFormat& format, Index rows, Index cols) {
 Result<> check_quant_format(const QuantFormat& format, Index rows, Index cols) {
   RESHARD_TRY(check_format(format));
   // A quarter of the range, so that no size in bytes overflows.
-  constexpr Index kMost = Index{1} << 60;
+  constexpr Index kMax = Index{1} << 60;
   Index elements = 0;
-  if (rows < 0 || cols < 0 || rows > kMost || cols > kMost ||
+  if (rows < 0 || cols < 0 || rows > kMax || cols > kMax ||
       __builtin_mul_overflow(std::max<Index>(rows, kScaleTileRows),
                              std::max<Index>(cols, kScaleTileCols), &elements) ||
-      elements > kMost) {
+      elements > kMax) {
     return fail(Code::invalid_argument,
                 fmt::format("quantised matrix [{}, {}]: no memory has this size", rows, cols));
   }

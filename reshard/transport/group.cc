@@ -25,7 +25,7 @@ tl::unexpected<Error> cannot_make(std::string_view name) {
                 "transport inproc: its ranks are threads of one process, made by InprocGroup; "
                 "use another transport between processes");
   }
-  const std::optional<TransportInfo> row = find_transport(name);
+  const std::optional<TransportStatus> row = find_transport(name);
   if (row) return fail(Code::unsupported, fmt::format("transport {}: {}", name, row->reason));
   return fail(Code::invalid_argument, fmt::format("transport {}: no such transport; known: {}",
                                                   name, fmt::join(transport_names(), ", ")));

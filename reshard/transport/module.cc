@@ -8,7 +8,7 @@
 #include <cstdlib>
 #include <filesystem>
 
-#include "reshard/base/own_folders.h"
+#include "reshard/base/install_dirs.h"
 #include "reshard/transport/built_modules.h"
 
 namespace reshard {
@@ -40,7 +40,7 @@ std::vector<fs::path> folders() {
   std::vector<fs::path> out;
   if (const char* folder = std::getenv("RESHARD_MODULES"); folder != nullptr && *folder != '\0')
     out.emplace_back(folder);
-  for (const fs::path& folder : own_folders()) {
+  for (const fs::path& folder : install_dirs()) {
     out.push_back(folder);
     out.push_back(folder / "reshard");
     out.push_back(folder.parent_path() / "lib" / "reshard");

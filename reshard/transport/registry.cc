@@ -45,7 +45,7 @@ std::string gpu_reason_of(const TransportModule& module) {
 
 /// Describes a transport of one or more modules. It is available if one of them is; the reasons of
 /// the others are dropped then. The same holds for the memory of a GPU.
-void describe_modules(TransportInfo& info) {
+void describe_modules(TransportStatus& info) {
   std::string reasons, gpu_reasons;
   bool gpu = false;
   for (const BuiltModule& m : built_modules()) {
@@ -68,8 +68,8 @@ void describe_modules(TransportInfo& info) {
   if (info.available && !gpu) info.gpu_reason = gpu_reasons;
 }
 
-TransportInfo info_of(const Row& row) {
-  TransportInfo info;
+TransportStatus info_of(const Row& row) {
+  TransportStatus info;
   info.name = row.name;
   info.purpose = row.purpose;
   switch (row.kind) {
@@ -93,13 +93,13 @@ std::vector<std::string_view> transport_names() {
   return out;
 }
 
-std::vector<TransportInfo> transports() {
-  std::vector<TransportInfo> out;
+std::vector<TransportStatus> transports() {
+  std::vector<TransportStatus> out;
   for (const Row& row : kRows) out.push_back(info_of(row));
   return out;
 }
 
-std::optional<TransportInfo> find_transport(std::string_view name) {
+std::optional<TransportStatus> find_transport(std::string_view name) {
   for (const Row& row : kRows)
     if (row.name == name) return info_of(row);
   return std::nullopt;

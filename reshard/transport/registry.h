@@ -8,11 +8,11 @@
 
 namespace reshard {
 
-/// TransportInfo::gpu_reason of transports that never carry GPU memory.
+/// TransportStatus::gpu_reason of transports that never carry GPU memory.
 inline constexpr std::string_view kHostMemoryOnly = "moves host memory only";
 
 /// The state of a transport in this build and on this machine.
-struct TransportInfo {
+struct TransportStatus {
   std::string_view name;   ///< in options, and of Transport::name(). Static.
   bool built = false;      ///< its code is in this build.
   bool available = false;  ///< it can make a group on this machine. Implies built.
@@ -29,9 +29,9 @@ std::vector<std::string_view> transport_names();
 
 /// Every transport that reshard has or plans, built or not, in the order of the documentation.
 /// Loads the modules, which has no side effects: no MPI_Init, no device, no output.
-std::vector<TransportInfo> transports();
+std::vector<TransportStatus> transports();
 
 /// The transport of this name, or nothing. Loads only its modules.
-std::optional<TransportInfo> find_transport(std::string_view name);
+std::optional<TransportStatus> find_transport(std::string_view name);
 
 }  // namespace reshard

@@ -18,7 +18,7 @@ namespace reshard {
 namespace {
 
 constexpr std::size_t kLeastCharacters = 16;
-constexpr std::size_t kMostCharacters = 4096;
+constexpr std::size_t kMaxCharacters = 4096;
 
 }  // namespace
 
@@ -33,10 +33,9 @@ Secret Secret::random() {
 }
 
 Result<Secret> Secret::from_text(std::string_view text) {
-  if (text.size() < kLeastCharacters || text.size() > kMostCharacters) {
-    return fail(Code::invalid_argument,
-                fmt::format("a secret of {} characters: must be {} to {}", text.size(),
-                            kLeastCharacters, kMostCharacters));
+  if (text.size() < kLeastCharacters || text.size() > kMaxCharacters) {
+    return fail(Code::invalid_argument, fmt::format("a secret of {} characters: must be {} to {}",
+                                                    text.size(), kLeastCharacters, kMaxCharacters));
   }
   Secret secret;
   secret.text_ = text;
@@ -59,7 +58,7 @@ Result<Secret> Secret::from_file(const std::string& path) {
                     "600 it, and make a new secret if others may have read this one",
                     path, about.st_mode & 07777));
   }
-  std::string text(kMostCharacters + 1, '\0');
+  std::string text(kMaxCharacters + 1, '\0');
   std::size_t size = 0;
   while (size < text.size()) {
     const ssize_t n = ::read(file.get(), text.data() + size, text.size() - size);

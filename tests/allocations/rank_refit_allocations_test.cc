@@ -36,11 +36,11 @@ Result<std::vector<std::int64_t>> count_as_rank(RankEnds& ends, const Planner& p
 }
 
 std::vector<RefitWay> ways() {
-  constexpr Index kLeast = Index{32} << 10, kMost = Index{64} << 20;
+  constexpr Index kLeast = Index{32} << 10, kMax = Index{64} << 20;
   return {
-      {"direct", Limit::none, RefitPath::direct, kMost, Index{64} << 10, "direct", true},
-      {"by_get", Limit::no_address, RefitPath::direct, kMost, Index{64} << 10, "direct", true},
-      {"messages", Limit::none, RefitPath::message, kMost, Index{64} << 10, "message", true},
+      {"direct", Limit::none, RefitPath::direct, kMax, Index{64} << 10, "direct", true},
+      {"by_get", Limit::no_address, RefitPath::direct, kMax, Index{64} << 10, "direct", true},
+      {"messages", Limit::none, RefitPath::message, kMax, Index{64} << 10, "message", true},
       {"small_messages", Limit::none, RefitPath::message, kLeast, 64, "message", true},
   };
 }

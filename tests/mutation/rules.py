@@ -243,12 +243,12 @@ VLLM = [
     "outer_",
   ),
   Rule(
-    "vllm", "redundant experts begin again", ENGINES + "design.cc",
+    "vllm", "redundant experts begin again", ENGINES + "engine_sharding.cc",
     "p % how.num_experts",
     "how.num_experts - 1 - p % how.num_experts",
   ),
   Rule(
-    "vllm", "round robin deals one by one", ENGINES + "design.cc",
+    "vllm", "round robin deals one by one", ENGINES + "engine_sharding.cc",
     "round_robin ? ep : 1",
     "round_robin ? 1 : ep",
   ),
@@ -278,7 +278,7 @@ VLLM = [
     'c.model_type != "glm4";',
   ),
   Rule(
-    "vllm", "vocabulary is padded to 64", ENGINES + "design.cc",
+    "vllm", "vocabulary is padded to 64", ENGINES + "engine_sharding.cc",
     '"vocab_multiple", 64',
     '"vocab_multiple", 32',
   ),
@@ -318,7 +318,7 @@ VLLM = [
     "if (!plain) d.embedding = tp;",
   ),
   Rule(
-    "sglang", "fused shared experts stand behind a rank's own", ENGINES + "design.cc",
+    "sglang", "fused shared experts stand behind a rank's own", ENGINES + "engine_sharding.cc",
     "++of_rank < physical / how.ep",
     "++of_rank < physical",
   ),

@@ -21,7 +21,7 @@ static_assert(Count::is_always_lock_free && sizeof(Count) == sizeof(std::uint64_
 
 constexpr auto kEvery = std::chrono::milliseconds(100);
 /// Time between two looks that counts at most.
-constexpr auto kMostGap = std::chrono::milliseconds(500);
+constexpr auto kMaxGap = std::chrono::milliseconds(500);
 
 /// Maps the counters; null if that fails.
 Count* mapped(int fd, std::size_t bytes) {
@@ -57,7 +57,7 @@ Heartbeats::~Heartbeats() {
 
 void Heartbeats::look() {
   const auto now = Clock::now();
-  const auto gap = std::min<Clock::duration>(now - std::exchange(last_, now), kMostGap);
+  const auto gap = std::min<Clock::duration>(now - std::exchange(last_, now), kMaxGap);
   for (std::size_t i = 0; i < seen_.size(); ++i) {
     const std::uint64_t count = counts_[i].load(std::memory_order_relaxed);
     seen_[i].silent = count == seen_[i].count ? seen_[i].silent + gap : Clock::duration();

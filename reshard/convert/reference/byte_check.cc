@@ -17,7 +17,7 @@ namespace reshard {
 namespace {
 
 /// Memory for the local tensors that are computed at a time.
-constexpr Index kMostBytes = Index{1} << 30;
+constexpr Index kMaxBytes = Index{1} << 30;
 
 struct LocalCopy {
   Rank rank;
@@ -41,7 +41,7 @@ Result<> for_each_local(ReferenceTensors& side, const RankBuffers& buffers, int 
     }
   // Ranks with parts of the same tensors come one after another, so that the cache serves them.
   std::ranges::stable_sort(locals, {}, [](const LocalCopy& l) { return l.slot; });
-  const int outer = static_cast<int>(std::clamp<Index>(kMostBytes / largest, 1, threads));
+  const int outer = static_cast<int>(std::clamp<Index>(kMaxBytes / largest, 1, threads));
   const int inner = std::max(1, threads / outer);
   ProgressMeter meter(phase, total, progress);
   std::atomic<std::size_t> next{0};

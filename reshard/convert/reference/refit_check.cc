@@ -45,16 +45,16 @@ std::string first_difference(const ModelSpec& model, const std::vector<bool>& mo
 }
 
 /// Enough for one line.
-constexpr std::size_t kMostVerdictBytes = 1024;
+constexpr std::size_t kMaxVerdictBytes = 1024;
 
 /// The lowest rank's text that is not empty.
 Result<std::string> first_verdict(std::string mine, ControlPlane& control, Deadline deadline) {
-  mine.resize(std::min(mine.size(), kMostVerdictBytes));
+  mine.resize(std::min(mine.size(), kMaxVerdictBytes));
   const auto all = RESHARD_TRY(control.all_gather(std::as_bytes(std::span(mine)), deadline));
   for (const auto& text : all)
     if (!text.empty())
       return std::string(reinterpret_cast<const char*>(text.data()),
-                         std::min(text.size(), kMostVerdictBytes));
+                         std::min(text.size(), kMaxVerdictBytes));
   return std::string();
 }
 

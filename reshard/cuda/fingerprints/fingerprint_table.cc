@@ -12,7 +12,7 @@ namespace reshard::cuda {
 namespace {
 
 /// A piece has less than 2^31 rows, which Divisor needs.
-constexpr Index kMostRows = (Index{1} << 31) - 1;
+constexpr Index kMaxRows = (Index{1} << 31) - 1;
 constexpr auto kPart = static_cast<Index>(kPartBytes);
 
 /// A loop over rows. Bytes of memory, and parts.
@@ -146,7 +146,7 @@ Result<> FingerprintTable::add(const FingerprintedBox& what, Index sum) {
   const Box& box = what.box;
   if (box.empty()) return {};
   RESHARD_TRY(check_whole_bytes(what.key->matrix(), box, what.where));
-  if (num_rows(box) > kMostRows / (what.key->parts() + 1)) {
+  if (num_rows(box) > kMaxRows / (what.key->parts() + 1)) {
     const int d = longest_leading(box);
     const Index middle = box[d].begin() + box[d].size() / 2;
     RESHARD_TRY(add(part_of(what, d, {box[d].begin(), middle}), sum));

@@ -8,8 +8,8 @@
 namespace reshard::ipc {
 namespace {
 
-constexpr std::uint64_t kVersion = 1, kAnything = ~std::uint64_t{0}, kMostInt = 0x7fffffff;
-constexpr std::uint64_t kMostBytes = std::uint64_t{1} << 60;
+constexpr std::uint64_t kVersion = 1, kAnything = ~std::uint64_t{0}, kMaxInt = 0x7fffffff;
+constexpr std::uint64_t kMaxBytes = std::uint64_t{1} << 60;
 
 }  // namespace
 
@@ -45,8 +45,8 @@ Result<MemoryKey> decode_memory_key(std::span<const std::byte> bytes) {
   if (in.number(kAnything, "version") != kVersion) in.fail("another version of reshard");
   key.process = in.number(kAnything, "process");
   key.pid_namespace = in.number(kAnything, "namespace");
-  key.pid = static_cast<std::int32_t>(in.number(kMostInt, "process id"));
-  key.device = static_cast<std::int32_t>(in.number(kMostInt, "GPU"));
+  key.pid = static_cast<std::int32_t>(in.number(kMaxInt, "process id"));
+  key.device = static_cast<std::int32_t>(in.number(kMaxInt, "GPU"));
   key.base = in.number(kAnything, "address");
   key.id = in.number(kAnything, "memory id");
   key.is_mapped = in.number(1, "kind") == 1;
@@ -54,15 +54,15 @@ Result<MemoryKey> decode_memory_key(std::span<const std::byte> bytes) {
   std::uint64_t sum = 0;
   for (std::size_t i = 0; i < count && in.ok(); ++i) {
     MemoryKey::Chunk chunk;
-    const std::uint64_t size = in.number(kMostBytes, "bytes");
+    const std::uint64_t size = in.number(kMaxBytes, "bytes");
     chunk.bytes = static_cast<Index>(size);
-    chunk.file = static_cast<std::int32_t>(in.number(kMostInt, "file")) - 1;
+    chunk.file = static_cast<std::int32_t>(in.number(kMaxInt, "file")) - 1;
     if (in.number(1, "handle") == 1) {
       const std::string_view raw = in.raw(sizeof(cuda::IpcHandle), "handle");
       if (in.ok()) std::memcpy(chunk.handle.emplace().reserved, raw.data(), raw.size());
     }
     sum += size;
-    if (in.ok() && (size == 0 || sum > kMostBytes)) in.fail("allocations of no or too many bytes");
+    if (in.ok() && (size == 0 || sum > kMaxBytes)) in.fail("allocations of no or too many bytes");
     if (in.ok() && !chunk.handle && (chunk.file < 0 || !key.is_mapped))
       in.fail("an allocation without a handle");
     key.chunks.push_back(chunk);

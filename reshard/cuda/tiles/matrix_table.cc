@@ -142,11 +142,11 @@ void add_format(MatrixPair& m, const QuantFormat& f) {
 
 /// True if tiles keep the limits of TileVectors<8>.
 bool has_vectors(const MatrixPair& m) {
-  constexpr std::uint64_t kMost = std::uint64_t{kAtOnce} << 15;  // A tile has a block at least.
+  constexpr std::uint64_t kMax = std::uint64_t{kAtOnce} << 15;  // A tile has a block at least.
   const std::uint64_t block = m.one_block ? m.cols : std::uint64_t{m.block_rows} * m.block_cols;
-  constexpr std::int64_t kMostBytes = std::int64_t{1} << 31;
-  const auto near = [](std::int64_t row) { return row >= 0 && row < kMostBytes; };
-  return m.at_once == kAtOnce && m.cols % kAtOnce == 0 && block <= kMost && near(m.values_row) &&
+  constexpr std::int64_t kMaxBytes = std::int64_t{1} << 31;
+  const auto near = [](std::int64_t row) { return row >= 0 && row < kMaxBytes; };
+  return m.at_once == kAtOnce && m.cols % kAtOnce == 0 && block <= kMax && near(m.values_row) &&
          near(m.data_row) && near(m.scales_row);
 }
 

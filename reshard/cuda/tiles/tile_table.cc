@@ -12,9 +12,9 @@ namespace reshard::cuda {
 namespace {
 
 /// A piece has less than 2^31 vectors, which Divisor needs.
-constexpr Index kMostVectors = (Index{1} << 31) - 1;
+constexpr Index kMaxVectors = (Index{1} << 31) - 1;
 /// Of a tile: more would keep its thread block busy when others have ended.
-constexpr std::size_t kMostSlices = 512;
+constexpr std::size_t kMaxSlices = 512;
 constexpr Index kWidest = Alignment::kWidest;
 
 const std::byte* begin_of_source(const CopyTask& t) { return t.src + t.copy.src_offset; }
@@ -122,8 +122,8 @@ void TileTable::add_bits(const CopyTask& task) {
 /// Cuts copies of too many vectors.
 void TileTable::add_piece(const CopyTask& task, int log2_width, Index vector_bytes) {
   const Index vectors = task.copy.bytes() / vector_bytes;
-  if (vectors > kMostVectors) {
-    const Index parts = vectors / kMostVectors + 1;
+  if (vectors > kMaxVectors) {
+    const Index parts = vectors / kMaxVectors + 1;
     for (Index p = 0; p < parts; ++p) {
       CopyTask part = task;
       part.copy = without_single_loop(part_of_copy(task.copy, p, parts));
@@ -162,7 +162,7 @@ void TileTable::add_slices(std::uint32_t piece, Index vectors, Index vector_byte
     filled_ += count * vector_bytes;
     first += count;
     const std::size_t begin = tiles_.empty() ? 0 : tiles_.back().end;
-    if (filled_ >= kTileBytes || slices_.size() - begin >= kMostSlices) end_tile();
+    if (filled_ >= kTileBytes || slices_.size() - begin >= kMaxSlices) end_tile();
   }
 }
 

@@ -12,13 +12,13 @@ namespace {
 /// With fewer rows or columns most of a tile would be empty.
 constexpr Index kFewest = 8;
 /// Divisor takes numbers below 2^31.
-constexpr Index kMost = Index{1} << 31;
+constexpr Index kMax = Index{1} << 31;
 
 /// The loop in which elements are adjacent on one side; none if it is too short or missing.
 std::optional<int> adjacent(const StridedCopy& copy, Index StridedCopy::Loop::* stride) {
   for (int l = 0; l < copy.num_loops; ++l) {
     const StridedCopy::Loop& loop = copy.loops[static_cast<std::size_t>(l)];
-    if (loop.*stride == copy.run_bytes && loop.count >= kFewest && loop.count < kMost) return l;
+    if (loop.*stride == copy.run_bytes && loop.count >= kFewest && loop.count < kMax) return l;
   }
   return std::nullopt;
 }
@@ -47,7 +47,7 @@ bool TransposeTable::add(const CopyTask& task) {
   const Index matrices = copy.runs() / copy.loops[static_cast<std::size_t>(*across)].count /
                          copy.loops[static_cast<std::size_t>(*down)].count;
   const Alignment src = alignment(task, *across, true), dst = alignment(task, *down, false);
-  if (matrices >= kMost || src.bytes() < width || dst.bytes() < width) return false;
+  if (matrices >= kMax || src.bytes() < width || dst.bytes() < width) return false;
 
   TransposePiece piece;
   piece.src = task.src + copy.src_offset;

@@ -42,7 +42,7 @@ struct TransposeLaunch {
 /// Bytes of a wide access: several elements of 1, 2 or 4 bytes.
 inline constexpr std::uint32_t kTransposeBytes = 8;
 /// Elements of 1, 2, 4, 8 or 16 bytes are transposed; wider ones are read in whole sectors anyway.
-inline constexpr int kMostTransposedLog2 = 4;
+inline constexpr int kMaxTransposedLog2 = 4;
 
 /// Elements along a side of a tile, by the width of an element: a row of it has at least four
 /// sectors of 32 bytes, and the tile at most 32 KiB.

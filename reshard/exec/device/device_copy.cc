@@ -9,10 +9,10 @@
 namespace reshard {
 
 Result<double> plain_copy_seconds(const cuda::Stream& stream, Index bytes) {
-  constexpr Index kMost = Index{2} << 30;
+  constexpr Index kMax = Index{2} << 30;
   constexpr int kTimes = 5;
   if (bytes == 0) return 0.0;
-  const Index copied = std::min(bytes, kMost);
+  const Index copied = std::min(bytes, kMax);
   const auto from = cuda::Buffer::on_device(stream.shared_device(), copied);
   const auto to = cuda::Buffer::on_device(stream.shared_device(), copied);
   if (!from || !to) return 0.0;

@@ -11,7 +11,7 @@ namespace reshard::device {
 namespace {
 
 /// Tiles that the stream has at a time, beside the residents.
-constexpr std::size_t kMostFlying = 64;
+constexpr std::size_t kMaxFlying = 64;
 
 }  // namespace
 
@@ -50,7 +50,7 @@ Result<> DeviceExecutor::make_streams() {
   residents_done_.push_back(RESHARD_TRY(cuda::Event::make(device)));
   const auto tiles =
       static_cast<std::size_t>(std::ranges::count(program_->steps, Kind::tile, &ProgramStep::kind));
-  for (std::size_t i = 0; i < std::min(kMostFlying, tiles); ++i)
+  for (std::size_t i = 0; i < std::min(kMaxFlying, tiles); ++i)
     events_.push_back(RESHARD_TRY(cuda::Event::make(device)));
   flying_.resize(events_.size());
   for (const RankBuffers* side : {environment_.source, environment_.target})
@@ -64,7 +64,7 @@ void DeviceExecutor::record(TraceRecorder& recorder, const trace::ProgramTimes::
 }
 
 Result<> DeviceExecutor::run(Deadline deadline, ProgressMeter& meter,
-                             ConversionObserver* observer) {
+                             ConversionVerifier* observer) {
   clock_ = Stopwatch();
   deadline_ = deadline;
   meter_ = &meter;
@@ -99,7 +99,7 @@ Result<> DeviceExecutor::start() {
 }
 
 /// Tensors of peers are copied after the first barrier, before which they may change.
-Result<> DeviceExecutor::run_observed(ConversionObserver& observer) {
+Result<> DeviceExecutor::run_observed(ConversionVerifier& observer) {
   RESHARD_TRY(start());
   std::vector<HostBuffer> copies;
   std::vector<std::byte*> places = addresses_;

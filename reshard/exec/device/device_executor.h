@@ -46,7 +46,7 @@ class DeviceExecutor final : public Executor {
   /// after an error. For an observer, threads of the host run the program, with copies of all its
   /// tensors in host memory.
   Result<> run(Deadline deadline, ProgressMeter& meter,
-               ConversionObserver* observer = nullptr) override;
+               ConversionVerifier* observer = nullptr) override;
   double first_seconds() const override { return first_seconds_; }
   double last_seconds() const override { return last_seconds_; }
   void record(TraceRecorder& recorder, const trace::ProgramTimes::Names& names) override;
@@ -61,7 +61,7 @@ class DeviceExecutor final : public Executor {
   Result<> prepare(const AddressOf& address);
   Result<> make_streams();
   Result<> start();
-  Result<> run_observed(ConversionObserver& observer);
+  Result<> run_observed(ConversionVerifier& observer);
 
   const ProgramStep& step(StepId s) const { return program_->steps[s.index()]; }
   bool is_barrier(std::size_t s) const { return program_->steps[s].kind == Kind::barrier; }

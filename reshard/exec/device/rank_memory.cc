@@ -17,7 +17,7 @@ Result<> expect_on(const cuda::Device& device, const std::byte* at, const char* 
                           device.ordinal()));
 }
 
-Result<RankMemory> RankMemory::of(const RankWork& work) {
+Result<RankMemory> RankMemory::of(const PrepareArguments& work) {
   RankMemory out;
   out.gpu_ = gpu_of(work.source, work.target);
   if (out.gpu_ == nullptr) return out;

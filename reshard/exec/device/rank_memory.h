@@ -7,7 +7,7 @@
 
 #include "reshard/cuda/memory.h"
 #include "reshard/cuda/pinned_range.h"
-#include "reshard/exec/rank_work.h"
+#include "reshard/exec/prepare_arguments.h"
 
 namespace reshard::device {
 
@@ -28,7 +28,7 @@ class RankMemory {
   /// Verifies where this rank's local tensors are. If one side is in a GPU's memory and the other
   /// in that of the host, it pins the latter. Errors: tensors that are elsewhere than their buffers
   /// say (named); sides on different GPUs; the driver's.
-  static Result<RankMemory> of(const RankWork& work);
+  static Result<RankMemory> of(const PrepareArguments& work);
 
   /// Null if all memory of the rank is the host's: threads run its program.
   const std::shared_ptr<const cuda::Device>& gpu() const { return gpu_; }

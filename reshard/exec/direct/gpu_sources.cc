@@ -43,7 +43,7 @@ std::uint64_t gpu_host() {
   return host;
 }
 
-Result<MemoryTable> GpuSources::share(const RankWork& work) {
+Result<MemoryTable> GpuSources::share(const PrepareArguments& work) {
   std::vector<Tensor> tensors;
   std::vector<std::span<std::byte>> memory;
   const auto slots = RESHARD_TRY(sources_of(work));
@@ -63,7 +63,7 @@ Result<MemoryTable> GpuSources::share(const RankWork& work) {
     table = RESHARD_TRY(export_ranges(device, *ranges));
     if (table.reason.empty()) place(tensors, *ranges, work.source_layout(), table);
   } else {
-    table.reason = ranges.error().message.substr(0, kMostRefusal);
+    table.reason = ranges.error().message.substr(0, kMaxRefusal);
   }
   if (!table.reason.empty()) known_.clear();
   return table;
@@ -86,7 +86,7 @@ Result<MemoryTable> GpuSources::export_ranges(const cuda::Device& device,
     span.bytes = ranges[i].bytes();
     if (same_spans && known_[i] == before[i]) continue;
     auto shared = export_gpu_memory(device, ranges[i]);
-    if (!shared) return MemoryTable{.reason = shared.error().message.substr(0, kMostRefusal)};
+    if (!shared) return MemoryTable{.reason = shared.error().message.substr(0, kMaxRefusal)};
     span.key = std::move(shared->key);
     for (FileDescriptor& file : shared->files) files_.push_back(std::move(file));
   }

@@ -20,7 +20,7 @@ class GpuSources {
   /// The table of all sources that this rank sends from. The spans of memory that is what it was in
   /// the last call have no key: peers have it open. Memory that cannot be shared: a table with a
   /// reason. Errors: a tensor without memory (named).
-  Result<MemoryTable> share(const RankWork& work);
+  Result<MemoryTable> share(const PrepareArguments& work);
   /// The files of the last share(), once peers have opened its keys.
   void close_files() { files_.clear(); }
 

@@ -15,8 +15,8 @@
 namespace reshard::direct {
 namespace {
 
-constexpr std::size_t kMostKey = kMaxGpuMemoryKey;
-constexpr std::uint64_t kMostTable = std::uint64_t{1} << 28;
+constexpr std::size_t kMaxKey = kMaxGpuMemoryKey;
+constexpr std::uint64_t kMaxTable = std::uint64_t{1} << 28;
 /// Above all ids of a refit's messages.
 constexpr std::uint64_t kSizeId = ~std::uint64_t{0}, kTableId = kSizeId - 1, kWayId = kSizeId - 2,
                         kOpenedId = kSizeId - 3;
@@ -51,7 +51,7 @@ std::vector<SlotId> slots_read(const RefitConversions& conversions, Rank me) {
   return slots;
 }
 
-std::vector<SlotId> slots_sent(const RankWork& work) {
+std::vector<SlotId> slots_sent(const PrepareArguments& work) {
   if (work.part.sends.empty()) return {};
   // A conversion reads other local tensors than the plan names.
   const auto* conversions = work.hooks.conversions;
@@ -66,7 +66,7 @@ std::vector<SlotId> slots_sent(const RankWork& work) {
 }
 
 /// Sends one message to each of some ranks and receives one from each of others.
-Result<> swap(const RankWork& work, std::uint64_t id, std::span<const std::byte> mine,
+Result<> swap(const PrepareArguments& work, std::uint64_t id, std::span<const std::byte> mine,
               std::span<const Rank> to, std::span<const Rank> from,
               std::vector<std::vector<std::byte>>& received) {
   std::vector<Send> sends;
@@ -86,14 +86,14 @@ const MemoryTable::Place* MemoryTable::find(SlotId slot) const {
   return at == places.end() || at->slot != slot ? nullptr : &*at;
 }
 
-std::vector<Rank> readers_of(const RankWork& work) {
+std::vector<Rank> readers_of(const PrepareArguments& work) {
   return peers_of(work.part.sends, &Transfer::dst);
 }
-std::vector<Rank> owners_of(const RankWork& work) {
+std::vector<Rank> owners_of(const PrepareArguments& work) {
   return peers_of(work.part.recvs, &Transfer::src);
 }
 
-Result<std::vector<SlotId>> sources_of(const RankWork& work) {
+Result<std::vector<SlotId>> sources_of(const PrepareArguments& work) {
   auto slots = slots_sent(work);
   if (slots.empty() || (work.source != nullptr && &work.source->layout() == &work.source_layout()))
     return slots;
@@ -102,7 +102,7 @@ Result<std::vector<SlotId>> sources_of(const RankWork& work) {
                           work.source_layout().name()));
 }
 
-Result<MemoryTable> share_sources(const RankWork& work) {
+Result<MemoryTable> share_sources(const PrepareArguments& work) {
   MemoryTable out;
   const auto slots = RESHARD_TRY(sources_of(work));
   if (slots.empty()) return out;
@@ -119,7 +119,7 @@ Result<MemoryTable> share_sources(const RankWork& work) {
     if (span_of[m] == memory.size()) {
       auto key = work.transport.share(memory[m]);
       if (!key && key.error().code == Code::unsupported)
-        return MemoryTable{.reason = key.error().message.substr(0, kMostRefusal)};
+        return MemoryTable{.reason = key.error().message.substr(0, kMaxRefusal)};
       if (!key) return tl::unexpected(std::move(key).error());
       span_of[m] = out.spans.size();
       out.spans.push_back({*std::move(key), static_cast<Index>(memory[m].size())});
@@ -167,21 +167,21 @@ Result<MemoryTable> decode_memory_table(std::span<const std::byte> bytes, const 
                                            owner.value(), hex(digest)));
   ByteReader in(bytes, fmt::format("the memory table from rank {}", owner.value()));
   MemoryTable out;
-  constexpr std::uint64_t kMost = std::uint64_t{1} << 60;
-  out.reason = std::string(in.text(kMostRefusal, "reason"));
+  constexpr std::uint64_t kMax = std::uint64_t{1} << 60;
+  out.reason = std::string(in.text(kMaxRefusal, "reason"));
   out.gpu_host = in.number(~std::uint64_t{0}, "host");
   const std::size_t spans = in.count(2, "spans");
   for (std::size_t i = 0; i < spans && in.ok(); ++i) {
-    const std::string_view key = in.text(kMostKey, "key");
+    const std::string_view key = in.text(kMaxKey, "key");
     const auto* data = reinterpret_cast<const std::byte*>(key.data());
     out.spans.push_back(
-        {RemoteKey(data, data + key.size()), static_cast<Index>(in.number(kMost, "span's bytes"))});
+        {RemoteKey(data, data + key.size()), static_cast<Index>(in.number(kMax, "span's bytes"))});
   }
   const std::size_t places = in.count(3, "local tensors");
   for (std::size_t i = 0; i < places && in.ok(); ++i) {
     const auto slot = in.number(static_cast<std::uint64_t>(layout.num_slots()), "local tensor");
     const auto span = in.number(spans, "span");
-    const auto offset = static_cast<Index>(in.number(kMost, "offset"));
+    const auto offset = static_cast<Index>(in.number(kMax, "offset"));
     if (!in.ok()) break;
     const SlotId id(static_cast<SlotId::rep>(slot));
     const bool known = slot < static_cast<std::uint64_t>(layout.num_slots()) && span < spans &&
@@ -199,7 +199,7 @@ Result<MemoryTable> decode_memory_table(std::span<const std::byte> bytes, const 
   return out;
 }
 
-Result<PeerTables> exchange_tables(const RankWork& work, const MemoryTable& mine,
+Result<PeerTables> exchange_tables(const PrepareArguments& work, const MemoryTable& mine,
                                    std::span<const Rank> to, std::span<const Rank> from) {
   const auto table = encode(mine);
   const std::uint64_t size = table.size();
@@ -208,10 +208,10 @@ Result<PeerTables> exchange_tables(const RankWork& work, const MemoryTable& mine
   for (std::size_t i = 0; i < from.size(); ++i) {
     std::uint64_t theirs = 0;
     std::memcpy(&theirs, received[i].data(), sizeof theirs);
-    if (theirs > kMostTable)
+    if (theirs > kMaxTable)
       return fail(Code::corrupt, fmt::format("the memory table from rank {}: {} bytes, expected at "
                                              "most {}",
-                                             from[i].value(), theirs, kMostTable));
+                                             from[i].value(), theirs, kMaxTable));
     received[i].assign(theirs, std::byte{});
   }
   RESHARD_TRY(swap(work, kTableId, table, to, from, received));
@@ -222,15 +222,15 @@ Result<PeerTables> exchange_tables(const RankWork& work, const MemoryTable& mine
   return out;
 }
 
-Result<> confirm_opened(const RankWork& work, std::span<const Rank> owners,
+Result<> confirm_opened(const PrepareArguments& work, std::span<const Rank> owners,
                         std::span<const Rank> readers) {
   const std::byte opened{1};
   std::vector<std::vector<std::byte>> received(readers.size(), std::vector<std::byte>(1));
   return swap(work, kOpenedId, {&opened, 1}, owners, readers, received);
 }
 
-Result<std::vector<std::pair<Rank, PairWay>>> exchange_ways(const RankWork& work,
-                                                            const std::map<Rank, PairWay>& mine) {
+Result<std::vector<std::pair<Rank, PairPath>>> exchange_paths(
+    const PrepareArguments& work, const std::map<Rank, PairPath>& mine) {
   std::vector<Send> sends;
   for (const auto& [rank, way] : mine)
     sends.push_back({rank, MessageId(kWayId), std::as_bytes(std::span(&way, 1))});
@@ -241,12 +241,12 @@ Result<std::vector<std::pair<Rank, PairWay>>> exchange_ways(const RankWork& work
     recvs.push_back({from[i], MessageId(kWayId), std::span(ways).subspan(i, 1)});
   const auto event = RESHARD_TRY(work.transport.exchange(sends, recvs));
   RESHARD_TRY(event->wait(work.deadline));
-  std::vector<std::pair<Rank, PairWay>> out;
+  std::vector<std::pair<Rank, PairPath>> out;
   for (std::size_t i = 0; i < from.size(); ++i) {
-    if (ways[i] > static_cast<std::byte>(PairWay::message))
+    if (ways[i] > static_cast<std::byte>(PairPath::message))
       return fail(Code::corrupt, fmt::format("rank {} receives in an unknown way, {}",
                                              from[i].value(), static_cast<int>(ways[i])));
-    out.emplace_back(from[i], static_cast<PairWay>(ways[i]));
+    out.emplace_back(from[i], static_cast<PairPath>(ways[i]));
   }
   return out;
 }

@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "reshard/exec/rank_work.h"
+#include "reshard/exec/prepare_arguments.h"
 #include "reshard/program/compile.h"
 
 namespace reshard::direct {
@@ -35,15 +35,15 @@ struct MemoryTable {
 };
 
 /// The longest reason in a table. Bytes.
-inline constexpr std::size_t kMostRefusal = 400;
+inline constexpr std::size_t kMaxRefusal = 400;
 
 /// The local tensors that this rank sends from, or that the conversion of its source reads.
 /// Ascending. Errors: it has some, but no buffers of the source's layout.
-Result<std::vector<SlotId>> sources_of(const RankWork& work);
+Result<std::vector<SlotId>> sources_of(const PrepareArguments& work);
 
 /// Shares the memory of all local tensors that this rank sends from. If the transport cannot share
 /// it, the table has only a reason. Errors: a tensor without memory (named); the transport's.
-Result<MemoryTable> share_sources(const RankWork& work);
+Result<MemoryTable> share_sources(const PrepareArguments& work);
 
 std::vector<std::byte> encode(const MemoryTable& table);
 
@@ -55,22 +55,22 @@ Result<MemoryTable> decode_memory_table(std::span<const std::byte> bytes, const 
 /// Each rank that has one, and its table.
 using PeerTables = std::vector<std::pair<Rank, MemoryTable>>;
 /// The ranks that read from this one, and those that it reads from. Ascending.
-std::vector<Rank> readers_of(const RankWork& work);
-std::vector<Rank> owners_of(const RankWork& work);
+std::vector<Rank> readers_of(const PrepareArguments& work);
+std::vector<Rank> owners_of(const PrepareArguments& work);
 
 /// Sends this rank's table to some ranks and receives those of others, which do the same. Messages
 /// between pairs: no rank receives a table that it does not need.
-Result<PeerTables> exchange_tables(const RankWork& work, const MemoryTable& mine,
+Result<PeerTables> exchange_tables(const PrepareArguments& work, const MemoryTable& mine,
                                    std::span<const Rank> to, std::span<const Rank> from);
 
 /// Tells the owners of tables that this rank has opened their keys, and waits until its readers
 /// have opened its own.
-Result<> confirm_opened(const RankWork& work, std::span<const Rank> owners,
+Result<> confirm_opened(const PrepareArguments& work, std::span<const Rank> owners,
                         std::span<const Rank> readers);
 
 /// Collective. Tells each rank that this rank receives from how it does, and returns how those that
 /// receive from this rank do.
-Result<std::vector<std::pair<Rank, PairWay>>> exchange_ways(const RankWork& work,
-                                                            const std::map<Rank, PairWay>& mine);
+Result<std::vector<std::pair<Rank, PairPath>>> exchange_paths(const PrepareArguments& work,
+                                                              const std::map<Rank, PairPath>& mine);
 
 }  // namespace reshard::direct

@@ -15,7 +15,7 @@ namespace {
 using Kind = ProgramOp::Kind;
 
 /// Reads that are issued to the transport at once.
-constexpr std::size_t kMostGets = 4096;
+constexpr std::size_t kMaxGets = 4096;
 
 FloatMatrix rows_of(const ProgramMatrix& m, std::byte* values) {
   return {values, m.values_dtype, m.end - m.begin, m.cols, m.values_row};
@@ -81,7 +81,7 @@ void BoundProgram::bind_pieces() {
     uses_scratch_.push_back(is_scratch(piece.src) || is_scratch(piece.dst));
   }
   if (std::ranges::any_of(program_->ops, [](const auto& op) { return op.kind == Kind::get; }))
-    batch_.reserve(kMostGets);
+    batch_.reserve(kMaxGets);
 }
 
 std::byte* BoundProgram::at(Place place, int worker) const {
@@ -148,7 +148,7 @@ Result<> BoundProgram::run_gets(const ProgramOp& op) {
       if (!done) return;
       batch_.push_back({static_cast<std::size_t>(source.offset + src),
                         {into + dst, static_cast<std::size_t>(bytes)}});
-      if (batch_.size() == kMostGets) done = flush(*from);
+      if (batch_.size() == kMaxGets) done = flush(*from);
     });
   }
   if (done && from != nullptr) return flush(*from);
@@ -194,7 +194,7 @@ void BoundProgram::run_matrix(ProgramOp::Kind kind, const ProgramMatrix& m, int 
   convert_rows(kind, m, places, most);
 }
 
-Result<> BoundProgram::observe(ConversionObserver* observer) {
+Result<> BoundProgram::observe(ConversionVerifier* observer) {
   observer_ = observer;
   if (observer == nullptr || !seen_.empty()) return {};
   const auto workers = static_cast<std::size_t>(environment_.pool->size());

@@ -5,7 +5,7 @@
 #include <span>
 #include <vector>
 
-#include "reshard/exec/conversion_observer.h"
+#include "reshard/exec/conversion_verifier.h"
 #include "reshard/exec/worker_pool.h"
 #include "reshard/memory/host_buffer.h"
 #include "reshard/program/program.h"
@@ -50,7 +50,7 @@ class BoundProgram {
 
   /// Later tiles show the rows that they convert to the observer, and write no target; null: as
   /// usual. Errors: out of memory.
-  Result<> observe(ConversionObserver* observer);
+  Result<> observe(ConversionVerifier* observer);
   /// Runs the ops of a tile. Workers may run different tiles at once; only worker 0 may run a tile
   /// with gets. Errors: the transport's; those of puts.
   Result<> run(const ProgramStep& tile, int worker);
@@ -80,7 +80,7 @@ class BoundProgram {
   std::vector<bool> uses_scratch_;             ///< by piece.
   HostBuffer scratch_;
   Index scratch_stride_ = 0;
-  ConversionObserver* observer_ = nullptr;
+  ConversionVerifier* observer_ = nullptr;
   HostBuffer compared_;  ///< what would be written to the target, by worker.
   Index compared_stride_ = 0;
   std::vector<std::size_t> seen_;  ///< the latest unit, by worker.

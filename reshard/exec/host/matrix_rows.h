@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "reshard/exec/conversion_observer.h"
+#include "reshard/exec/conversion_verifier.h"
 #include "reshard/program/program.h"
 
 namespace reshard::host {

@@ -46,7 +46,7 @@ void ProgramExecutor::end_step(StepId s, int worker) {
 }
 
 Result<> ProgramExecutor::run(Deadline deadline, ProgressMeter& meter,
-                              ConversionObserver* observer) {
+                              ConversionVerifier* observer) {
   RESHARD_TRY(bound_.observe(observer));
   clock_ = Stopwatch();
   deadline_ = deadline;

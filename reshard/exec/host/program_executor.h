@@ -30,7 +30,7 @@ class ProgramExecutor : public Executor {
                                                        const BoundProgram::Resolve& place);
 
   Result<> run(Deadline deadline, ProgressMeter& meter,
-               ConversionObserver* observer = nullptr) override;
+               ConversionVerifier* observer = nullptr) override;
   double first_seconds() const override { return first_seconds_; }
   double last_seconds() const override { return last_seconds_; }
   void record(TraceRecorder& recorder, const trace::ProgramTimes::Names& names) override;

@@ -22,7 +22,7 @@ class ModelGroup {
   }
 
   NvshmemModel& model() { return model_; }
-  World& world(int pe) { return worlds_[static_cast<std::size_t>(pe)]; }
+  Runtime& world(int pe) { return worlds_[static_cast<std::size_t>(pe)]; }
 
   /// Runs body(the ends of a new group's rank) as threads; rank i is PE pes[i].
   Result<> run(const std::vector<int>& pes, const RankBody& body) {
@@ -54,7 +54,7 @@ class ModelGroup {
 
  private:
   NvshmemModel model_;
-  std::deque<World> worlds_;
+  std::deque<Runtime> worlds_;
   std::size_t staging_bytes_;
 };
 

@@ -51,7 +51,7 @@ class NvshmemEvent final : public Event {
 
 class NvshmemTransport final : public Transport {
  public:
-  NvshmemTransport(World& world, std::shared_ptr<Exchanger> exchanger)
+  NvshmemTransport(Runtime& world, std::shared_ptr<Exchanger> exchanger)
       : world_(&world), exchanger_(std::move(exchanger)) {}
   ~NvshmemTransport() override { close(); }
 
@@ -80,7 +80,7 @@ class NvshmemTransport final : public Transport {
     return fail(Code::unsupported, "nvshmem: no shared memory");
   }
 
-  World* world_;  ///< null after close().
+  Runtime* world_;  ///< null after close().
   std::shared_ptr<Exchanger> exchanger_;
 };
 
@@ -127,7 +127,7 @@ std::string unavailable_reason() {
   return library ? "" : library.error().message;
 }
 
-Result<std::unique_ptr<Transport>> make_transport(World& world, ControlPlane& control,
+Result<std::unique_ptr<Transport>> make_transport(Runtime& world, ControlPlane& control,
                                                   const std::shared_ptr<const cuda::Device>& device,
                                                   std::size_t staging_bytes, Deadline deadline) {
   Membership member = RESHARD_TRY(world.enter(control, device, staging_bytes, deadline));
@@ -147,7 +147,7 @@ Result<std::unique_ptr<Transport>> make_transport(ControlPlane& control,
   const Result<Local> local = local_parts(options);
   const Result<> mine = local ? Result<>() : tl::unexpected(local.error());
   RESHARD_TRY(agree(control, mine, options.deadline));
-  return make_transport(World::of_process(*local->library), control, local->device,
+  return make_transport(Runtime::of_process(*local->library), control, local->device,
                         local->staging_bytes, options.deadline);
 }
 

@@ -4,7 +4,7 @@
 #include <memory>
 #include <string>
 
-#include "reshard/gpu_transport/nvshmem/world.h"
+#include "reshard/gpu_transport/nvshmem/runtime.h"
 #include "reshard/transport/group.h"
 
 namespace reshard::nvshmem {
@@ -23,12 +23,12 @@ std::string unavailable_reason();
 /// the group on its rank, and fails what others exchange with that rank. See docs/transports.md.
 ///
 /// Errors: `unsupported` if a rank has no library, driver or GPU (says which); those of
-/// World::enter().
+/// Runtime::enter().
 Result<std::unique_ptr<Transport>> make_transport(ControlPlane& control,
                                                   const TransportOptions& options);
 
 /// The same in a world of the caller's, which must outlive the transport and its events.
-Result<std::unique_ptr<Transport>> make_transport(World& world, ControlPlane& control,
+Result<std::unique_ptr<Transport>> make_transport(Runtime& world, ControlPlane& control,
                                                   const std::shared_ptr<const cuda::Device>& device,
                                                   std::size_t staging_bytes, Deadline deadline);
 

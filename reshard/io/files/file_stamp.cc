@@ -13,7 +13,7 @@ namespace {
 
 constexpr std::int64_t kSecond = 1'000'000'000;
 /// Longer than any tick. A stamp further ahead comes from the clock of another machine.
-constexpr std::int64_t kMostTick = 20'000'000;
+constexpr std::int64_t kMaxTick = 20'000'000;
 
 std::int64_t nanoseconds(const timespec& time) {
   return std::int64_t{time.tv_sec} * kSecond + time.tv_nsec;
@@ -43,12 +43,12 @@ Result<FileStamp> FileStamp::of(const std::string& path) {
 }
 
 void outlast(const FileStamp& stamp) {
-  const timespec pause{0, kMostTick / 20};
+  const timespec pause{0, kMaxTick / 20};
   for (;;) {
     timespec now{};
     ::clock_gettime(CLOCK_REALTIME_COARSE, &now);
     const std::int64_t behind = stamp.changed_ns - nanoseconds(now);
-    if (behind < 0 || behind > kMostTick) return;
+    if (behind < 0 || behind > kMaxTick) return;
     ::nanosleep(&pause, nullptr);
   }
 }

@@ -13,7 +13,7 @@ namespace {
 
 using hf::ConfigFields;
 
-constexpr Index kMost = 1 << 20;
+constexpr Index kMax = 1 << 20;
 
 tl::unexpected<Error> unread(std::string_view source, const std::string& what) {
   return fail(Code::unsupported,
@@ -25,7 +25,7 @@ Result<Index> columns_of_group(const ConfigFields& q, std::string_view name) {
   constexpr Index kDefault = 128;
   const Index said = RESHARD_TRY(q.integer(name)).value_or(kDefault);
   if (said == -1) return Index{0};
-  return q.has(name) ? q.size(name, kMost) : kDefault;
+  return q.has(name) ? q.size(name, kMax) : kDefault;
 }
 
 std::string described(std::string_view method, Index bits, Index group) {
@@ -52,7 +52,7 @@ Result<CodeForm> awq(const ConfigFields& q, std::string_view source) {
 
 Result<CodeForm> gptq(const ConfigFields& q, std::string_view source) {
   CodeForm form{CodeForm::Method::gptq};
-  const Index bits = RESHARD_TRY(q.size("bits", kMost));
+  const Index bits = RESHARD_TRY(q.size("bits", kMax));
   form.group_cols = RESHARD_TRY(columns_of_group(q, "group_size"));
   if (bits != 2 && bits != 4 && bits != 8)
     return unread(source, fmt::format("gptq of {} bits", bits));
@@ -88,7 +88,7 @@ Result<CodeForm> compressed_tensors(const ConfigFields& q, std::string_view sour
     if (type != "int" ||
         (format != "pack-quantized" && format != "int-quantized" && format != "naive-quantized"))
       return unread(source, fmt::format("{} as {}", as_word(type), as_word(format)));
-    const Index bits = RESHARD_TRY(weights->size("num_bits", kMost));
+    const Index bits = RESHARD_TRY(weights->size("num_bits", kMax));
     if ((bits != 4 && bits != 8) || (form.bits != 0 && form.bits != bits))
       return unread(source, fmt::format("{} of {} bits", as_word(type), bits));
     form.bits = static_cast<int>(bits);

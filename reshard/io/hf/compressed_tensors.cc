@@ -12,7 +12,7 @@ namespace reshard::hf {
 namespace {
 
 constexpr std::string_view kGroups = "config_groups";
-constexpr Index kMost = 1 << 20;
+constexpr Index kMax = 1 << 20;
 
 QuantFormat named(std::string_view name) { return *quant_format_from_name(name); }
 
@@ -45,7 +45,7 @@ Result<QuantFormat> of_8_bits(const ConfigFields& weights, const std::string& st
   if (strategy != "block")
     return unread(source, fmt::format("strategy {} in groups of {}", as_word(strategy), group));
   const auto block = RESHARD_TRY(weights.indices("block_structure"));
-  if (block.size() != 2 || block[0] < 1 || block[1] < 1 || block[0] > kMost || block[1] > kMost)
+  if (block.size() != 2 || block[0] < 1 || block[1] < 1 || block[0] > kMax || block[1] > kMax)
     return fail(Code::corrupt,
                 fmt::format("{}: quantization_config: block_structure must be two positive "
                             "numbers, rows and columns",
@@ -80,13 +80,13 @@ Result<QuantFormat> of_integers(const ConfigFields& weights, const std::string& 
 
 Result<QuantFormat> of_weights(const ConfigFields& weights, const std::string& format,
                                std::string_view source) {
-  const Index bits = RESHARD_TRY(weights.size("num_bits", kMost));
+  const Index bits = RESHARD_TRY(weights.size("num_bits", kMax));
   const auto type = RESHARD_TRY(weights.text("type")).value_or("int");
   const std::string what = fmt::format("{} of {} bits as {}", as_word(type), bits, as_word(format));
   if (type != "float" && type != "int") return unread(source, what);
   if (!RESHARD_TRY(weights.boolean("symmetric", true)))
     return unread(source, "weights that are not symmetric");
-  const Index group = RESHARD_TRY(weights.count("group_size", 0, kMost));
+  const Index group = RESHARD_TRY(weights.count("group_size", 0, kMax));
   const std::string strategy = strategy_of(RESHARD_TRY(weights.text("strategy")), group);
   if (type == "int") return of_integers(weights, strategy, group, bits, format, source);
   const bool float8 = format == "float-quantized" || format == "naive-quantized";

@@ -51,8 +51,8 @@ Result<QuantFormat> fp8(const hf::ConfigFields& q, std::string_view source) {
   QuantFormat f = *quant_format_from_name("fp8_tensor");
   if (!q.has(kBlock)) return f;
   const auto block = RESHARD_TRY(q.indices(kBlock));
-  constexpr Index kMost = 1 << 20;
-  if (block.size() != 2 || block[0] < 1 || block[1] < 1 || block[0] > kMost || block[1] > kMost)
+  constexpr Index kMax = 1 << 20;
+  if (block.size() != 2 || block[0] < 1 || block[1] < 1 || block[0] > kMax || block[1] > kMax)
     return fail(Code::corrupt,
                 fmt::format("{}: {}: {} must be two positive numbers, rows and columns", source,
                             kKey, kBlock));
@@ -180,7 +180,8 @@ Result<SaidQuantisation> said_quantisation_beside(std::string_view text, std::st
   const Json file = RESHARD_TRY(hf::ConfigFields::parse(text, source)).take();
   const Json* inner = file.find("quantization");
   SaidQuantisation said{std::string(name(QuantMethod::modelopt)), "modelopt", says_caches(file)};
-  if (inner != nullptr) said.form += fmt::format(", {} {}", kAlgo, in_quotes(text_of(*inner, kAlgo)));
+  if (inner != nullptr)
+    said.form += fmt::format(", {} {}", kAlgo, in_quotes(text_of(*inner, kAlgo)));
   return said;
 }
 
@@ -195,7 +196,7 @@ Result<StoredWeights> stored_weights(std::string_view text, std::string_view sou
     return StoredWeights{QuantMethod::fbgemm_fp8, *quant_format_from_name("fp8_channel")};
   if (method == "compressed-tensors") {
     const auto formats =
-        RESHARD_TRY(hf::compressed_tensors_formats(*q, source, StoredWeights::kMostFormats));
+        RESHARD_TRY(hf::compressed_tensors_formats(*q, source, StoredWeights::kMaxFormats));
     StoredWeights weights{QuantMethod::compressed_tensors, formats.front()};
     weights.others.assign(formats.begin() + 1, formats.end());
     return weights;

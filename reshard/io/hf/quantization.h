@@ -15,11 +15,11 @@ namespace reshard {
 /// The quantisation of a checkpoint's weights according to its config.
 struct StoredWeights {
   /// Of one checkpoint: all are tried on each tensor.
-  static constexpr std::size_t kMostFormats = 64;
+  static constexpr std::size_t kMaxFormats = 64;
 
   QuantMethod method = QuantMethod::fp8;
   QuantFormat format;
-  bool static_inputs = false;  ///< an input scale is stored for every quantised module.
+  bool static_inputs = false;            ///< an input scale is stored for every quantised module.
   std::vector<QuantFormat> others = {};  ///< formats of some weights, if not all have `format`.
   std::map<std::string, QuantFormat> of_module = {};  ///< what is said of modules, by name.
 

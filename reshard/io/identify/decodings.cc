@@ -304,9 +304,9 @@ class Finder {
     double offset = 0;
   };
   Result<State> state_of(const CheckpointTensor& t) const {
-    constexpr Index kMost = 1 << 20;
+    constexpr Index kMax = 1 << 20;
     const auto bytes = files_.data(t);
-    if (t.bytes > kMost)
+    if (t.bytes > kMax)
       return fail(Code::corrupt, fmt::format("'{}' has {} bytes", t.name, t.bytes));
     const std::string text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
     const auto fields = RESHARD_TRY(hf::ConfigFields::parse(text, "'" + t.name + "'"));
@@ -322,9 +322,9 @@ class Finder {
       state.dtype = DType::f32;
     else if (dtype != "bfloat16")
       return fields.unsupported("dtype " + as_word(dtype));
-    state.block = RESHARD_TRY(fields.size("blocksize", kMost));
+    state.block = RESHARD_TRY(fields.size("blocksize", kMax));
     state.nested_block =
-        RESHARD_TRY(fields.optional_size("nested_blocksize", kMost)).value_or(state.nested_block);
+        RESHARD_TRY(fields.optional_size("nested_blocksize", kMax)).value_or(state.nested_block);
     state.offset = RESHARD_TRY(fields.number("nested_offset")).value_or(0);
     return state;
   }

@@ -16,7 +16,7 @@ namespace reshard {
 namespace {
 
 /// No buffer is larger, so that no sum of a few sizes overflows.
-constexpr Index kMostBytes = Index{1} << 60;
+constexpr Index kMaxBytes = Index{1} << 60;
 
 bool known(DType dtype) { return dtype <= kLastDType; }
 bool known(ValueMap map) { return map <= ValueMap::minus_one; }
@@ -59,7 +59,7 @@ Result<> StructureCheck::use(const std::string& what, BufferId id, Index begin, 
   const ProgramBuffer& buffer = p_.buffers[id.index()];
   if (begin < 0 || bytes < 0 || bytes > buffer.bytes || begin > buffer.bytes - bytes)
     return wrong("{}: {} bytes at {} of buffer {}, which has {}", what,
-                 static_cast<Index>(std::min<Int128>(bytes, kMostBytes)), begin, id.value(),
+                 static_cast<Index>(std::min<Int128>(bytes, kMaxBytes)), begin, id.value(),
                  buffer.bytes);
   const bool writes = use == Use::write || use == Use::put;
   if (writes && buffer.kind == ProgramBuffer::Kind::source)
@@ -82,7 +82,7 @@ Result<> StructureCheck::buffers() const {
     const ProgramBuffer& b = p_.buffers[i];
     using Kind = ProgramBuffer::Kind;
     if (b.kind > Kind::target) return wrong("buffer {}: no known kind", i);
-    if (b.bytes < 0 || b.bytes > kMostBytes) return wrong("buffer {}: {} bytes", i, b.bytes);
+    if (b.bytes < 0 || b.bytes > kMaxBytes) return wrong("buffer {}: {} bytes", i, b.bytes);
     const bool local = b.kind == Kind::source || b.kind == Kind::target;
     if (!seen.emplace(b.kind, local ? b.rank : Rank(), local ? b.slot : SlotId()).second)
       return wrong("buffer {}: another buffer is the same memory", i);
@@ -121,7 +121,7 @@ Result<> StructureCheck::steps() const {
   for (std::size_t s = 0; s < p_.steps.size(); ++s) {
     const ProgramStep& step = p_.steps[s];
     if (step.kind > ProgramStep::Kind::barrier) return wrong("step {}: no known kind", s);
-    if (step.delivered < 0 || step.bytes < step.delivered || step.bytes > kMostBytes - bytes)
+    if (step.delivered < 0 || step.bytes < step.delivered || step.bytes > kMaxBytes - bytes)
       return wrong("step {}: {} bytes, {} of them delivered", s, step.bytes, step.delivered);
     bytes += step.bytes;
     if (step.kind == ProgramStep::Kind::barrier) {
@@ -191,7 +191,7 @@ Result<> StructureCheck::strided(const std::string& what, BufferId buffer, const
     const Index stride = is_source ? loop.src_stride : loop.dst_stride;
     if (loop.count < 1 || stride < 0) return wrong("{}: loop {} goes nowhere", what, k);
     bytes += static_cast<Int128>(loop.count - 1) * stride;
-    if (bytes > kMostBytes) break;
+    if (bytes > kMaxBytes) break;
   }
   return use(what, buffer, first, bytes, how);
 }
@@ -219,7 +219,7 @@ Result<> StructureCheck::piece(std::size_t i, ProgramOp::Kind kind) const {
   const ProgramPiece& piece = p_.pieces[i];
   const StridedCopy& c = piece.copy;
   if (c.num_loops < 0 || c.num_loops > kMaxDims) return wrong("piece {}: {} loops", i, c.num_loops);
-  if (c.run_bytes < 1 || c.run_bytes > kMostBytes)
+  if (c.run_bytes < 1 || c.run_bytes > kMaxBytes)
     return wrong("piece {}: runs of {} bytes", i, c.run_bytes);
   RESHARD_TRY(conversion(i));
   if (kind != Kind::copy && piece.conversion.converts())
@@ -230,7 +230,7 @@ Result<> StructureCheck::piece(std::size_t i, ProgramOp::Kind kind) const {
                       kind == Kind::put ? Use::put : Use::write));
   // No byte is written twice, so a piece has at most the bytes of its destination.
   Int128 bytes = c.run_bytes;
-  for (int k = 0; k < c.num_loops && bytes <= kMostBytes; ++k)
+  for (int k = 0; k < c.num_loops && bytes <= kMaxBytes; ++k)
     bytes *= c.loops[static_cast<std::size_t>(k)].count;
   if (bytes > p_.buffers[piece.dst.index()].bytes)
     return wrong("piece {}: more bytes than its destination has", i);
@@ -239,7 +239,7 @@ Result<> StructureCheck::piece(std::size_t i, ProgramOp::Kind kind) const {
 
 Result<> StructureCheck::maximum(std::size_t i) const {
   const ProgramMaximum& m = p_.maxima[i];
-  if (m.count < 0 || m.count > kMostBytes / 4) return wrong("maximum {}: of {} floats", i, m.count);
+  if (m.count < 0 || m.count > kMaxBytes / 4) return wrong("maximum {}: of {} floats", i, m.count);
   RESHARD_TRY(use(fmt::format("source of maximum {}", i), m.from.buffer, m.from.offset, m.count * 4,
                   Use::read));
   return use(fmt::format("destination of maximum {}", i), m.to.buffer, m.to.offset, 4, Use::write);
@@ -288,7 +288,7 @@ Result<> StructureCheck::messages() const {
 Result<> StructureCheck::run() {
   if (p_.rank.value() < -1) return wrong("no such rank");
   for (const Index bytes : {p_.staging_bytes, p_.scratch_bytes})
-    if (bytes < 0 || bytes > kMostBytes) return wrong("{} bytes of staging or scratch", bytes);
+    if (bytes < 0 || bytes > kMaxBytes) return wrong("{} bytes of staging or scratch", bytes);
   RESHARD_TRY(buffers());
   RESHARD_TRY(waits());
   RESHARD_TRY(steps());

@@ -79,10 +79,10 @@ Result<const ConvertedSide*> ConvertedCompiler::side(bool is_target, Rank r) {
 
 Result<> ConvertedCompiler::add_peer(std::span<const Transfer> pair, bool is_send) {
   const Rank peer = is_send ? pair.front().dst : pair.front().src;
-  const PairWay way = is_send ? options_.way_to(peer) : options_.way_from(peer);
-  if (is_send && way != PairWay::message) return {};
+  const PairPath way = is_send ? options_.way_to(peer) : options_.path_from(peer);
+  if (is_send && way != PairPath::message) return {};
   const auto moves = RESHARD_TRY(copy_ops(planner_, pair));
-  auto& into = way != PairWay::message ? here_ : is_send ? to_[peer] : from_[peer];
+  auto& into = way != PairPath::message ? here_ : is_send ? to_[peer] : from_[peer];
   into.insert(into.end(), moves.begin(), moves.end());
   if (produces()) RESHARD_TRY(side(false, is_send ? me_ : peer));
   if (consumes()) RESHARD_TRY(side(true, is_send ? peer : me_));

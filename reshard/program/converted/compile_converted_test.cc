@@ -34,7 +34,7 @@ class QuantisedExperts {
     SideConversion& converts = is_sender ? options.before : options.after;
     converts = {&*side_, {}, true};
     for (const auto& pair : side_->pairs) converts.slots.push_back(pair.values);
-    compiler_.emplace(*planner_, [](Rank, Rank) { return PairWay::message; }, options);
+    compiler_.emplace(*planner_, [](Rank, Rank) { return PairPath::message; }, options);
   }
 
   Program program(int rank) const { return *compiler_->compile(Rank(rank)); }

@@ -51,9 +51,9 @@ class ConvertedCompiler {
   const ModelLayout& target_memory() const {
     return *memory_of(options_.after, true, planner_.shared_target());
   }
-  bool is_got(Rank r) const { return r != me_ && options_.way_from(r) == PairWay::get; }
+  bool is_got(Rank r) const { return r != me_ && options_.path_from(r) == PairPath::get; }
   /// False for a sender of messages, which converts its source itself.
-  bool reads_source(Rank r) const { return r == me_ || options_.way_from(r) != PairWay::message; }
+  bool reads_source(Rank r) const { return r == me_ || options_.path_from(r) != PairPath::message; }
   BufferId source(Rank r, SlotId slot) {
     return out_.tensor(ProgramBuffer::Kind::source, r, slot,
                        bytes_of_local(source_memory(), r, slot), !is_got(r));

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "reshard/exec/conversion_observer.h"
+#include "reshard/exec/conversion_verifier.h"
 #include "reshard/exec/rank_buffers.h"
 #include "reshard/program/compile.h"
 #include "reshard/refit/conversion/tile_fingerprints.h"
@@ -29,7 +29,7 @@ struct ConvertedPlan {
 
 /// Fingerprints the rows that one side converts, in the form that the plan transfers: the values,
 /// or the data and scales.
-class ConversionCheck : public ConversionObserver {
+class ConversionCheck : public ConversionVerifier {
  public:
   /// Errors: those of check_quant_format().
   static Result<std::unique_ptr<ConversionCheck>> make(const ConvertedPlan& plan);

@@ -13,7 +13,7 @@ constexpr Index kLeastStaging = Index{32} << 10, kEnoughStaging = Index{8} << 20
 
 /// A unit of values and its messages are part of an exchange, of which eight are in progress. The
 /// least bytes that are worth a unit, and the most: more do not fit in a core's cache.
-constexpr Index kUnitsInStaging = 16, kLeastUnit = Index{4} << 10, kMostUnit = Index{512} << 10;
+constexpr Index kUnitsInStaging = 16, kLeastUnit = Index{4} << 10, kMaxUnit = Index{512} << 10;
 
 /// In the order in which they run.
 constexpr Route kRoutes[] = {Route::plain,
@@ -80,7 +80,7 @@ Result<MovePlans> plan_moves(const SessionSide& source, const SessionSide& targe
     RESHARD_TRY(add_moves_between(options.staging_bytes, source, target, out));
   }
   // Identical on all ranks, since senders pack along the units of receivers.
-  out.unit_bytes = std::clamp(out.message_bytes / kUnitsInStaging, kLeastUnit, kMostUnit);
+  out.unit_bytes = std::clamp(out.message_bytes / kUnitsInStaging, kLeastUnit, kMaxUnit);
   return out;
 }
 

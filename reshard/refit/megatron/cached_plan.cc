@@ -11,7 +11,7 @@
 namespace reshard::megatron {
 namespace {
 
-constexpr std::size_t kMostText = 4096;
+constexpr std::size_t kMaxText = 4096;
 
 std::vector<std::byte> encode(const CallRecord& record) {
   ByteWriter w;
@@ -21,7 +21,7 @@ std::vector<std::byte> encode(const CallRecord& record) {
   w.number(record.staging_bytes);
   w.number(record.planner);
   w.text(record.call);
-  w.text(std::string_view(record.trouble).substr(0, kMostText));
+  w.text(std::string_view(record.trouble).substr(0, kMaxText));
   w.number(static_cast<std::uint64_t>(record.code));
   return std::move(w).finish();
 }
@@ -35,8 +35,8 @@ Result<CallRecord> decode(std::span<const std::byte> bytes, std::size_t rank) {
   out.service = r.number(1, "whether it has a service") == 1;
   out.staging_bytes = r.number(~std::uint64_t{0} >> 1, "bytes of staging");
   out.planner = r.number(~std::uint64_t{0}, "a digest");
-  out.call = r.text(kMostText, "a call");
-  out.trouble = r.text(kMostText, "trouble");
+  out.call = r.text(kMaxText, "a call");
+  out.trouble = r.text(kMaxText, "trouble");
   out.code = static_cast<Code>(r.number(static_cast<std::uint64_t>(Code::aborted), "a code"));
   RESHARD_TRY(r.finish());
   return out;

@@ -11,7 +11,7 @@ namespace reshard::megatron {
 namespace {
 
 /// Of a view, gaps included. No machine has more memory, and bits do not overflow.
-constexpr Index kMostElements = Index{1} << 54;
+constexpr Index kMaxElements = Index{1} << 54;
 
 /// Bytes of an array of this shape.
 Result<Index> checked_bytes(DType dtype, const Dims& shape) {
@@ -35,7 +35,7 @@ Result<> check_extent(const TensorView& view) {
            !__builtin_mul_overflow(view.shape[i] - 1, view.strides[i], &reach) &&
            !__builtin_add_overflow(last, reach, &last);
   }
-  if (fits && last < kMostElements) return {};
+  if (fits && last < kMaxElements) return {};
   return invalid(fmt::format("strides {} of shape {} are negative or overflow",
                              to_string(view.strides), to_string(view.shape)));
 }

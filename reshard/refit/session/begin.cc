@@ -20,8 +20,8 @@ namespace {
 static_assert(std::endian::native == std::endian::little);
 
 constexpr std::uint64_t kProtocol = 0x7265666974000005;  ///< "refit", and its version.
-constexpr std::size_t kMostText = 400;
-constexpr std::uint64_t kMostStaging = std::uint64_t{1} << 60;
+constexpr std::size_t kMaxText = 400;
+constexpr std::uint64_t kMaxStaging = std::uint64_t{1} << 60;
 
 BeginWords words_of(const BeginRecord& record) {
   return {kProtocol,
@@ -33,8 +33,8 @@ BeginWords words_of(const BeginRecord& record) {
           record.options,
           record.addresses,
           record.staging,
-          std::min(record.trouble.size(), kMostText),
-          std::min(record.change.size(), kMostText),
+          std::min(record.trouble.size(), kMaxText),
+          std::min(record.change.size(), kMaxText),
           record.memory};
 }
 
@@ -52,7 +52,7 @@ Result<> check(const BeginWords& words, std::size_t rank) {
                    fmt::format("protocol {}, here {}: another version of reshard, or another call",
                                hex(words[0]), hex(kProtocol)));
   if (words[1] != 1 && words[1] != 2) return corrupt(rank, fmt::format("kind {}", words[1]));
-  if (words[9] > kMostText || words[10] > kMostText)
+  if (words[9] > kMaxText || words[10] > kMaxText)
     return corrupt(rank, fmt::format("texts of {} and {} bytes", words[9], words[10]));
   return {};
 }
@@ -75,7 +75,7 @@ void decode(const BeginWords& words, BeginRecord& record) {
 /// Collective. Sets the texts of all records.
 Result<> exchange_texts(const BeginRecord& mine, ControlPlane& control, Deadline deadline,
                         BeginRecords& all, const std::vector<BeginWords>& words) {
-  const std::string texts = mine.trouble.substr(0, kMostText) + mine.change.substr(0, kMostText);
+  const std::string texts = mine.trouble.substr(0, kMaxText) + mine.change.substr(0, kMaxText);
   const auto received = RESHARD_TRY(control.all_gather(std::as_bytes(std::span(texts)), deadline));
   for (std::size_t r = 0; r < received.size(); ++r) {
     if (received[r].size() != text_bytes(words[r]))
@@ -193,7 +193,7 @@ Result<> same_call(const BeginRecords& records) {
 Index least_staging(const BeginRecords& records) {
   std::uint64_t least = records.front().staging;
   for (const BeginRecord& record : records) least = std::min(least, record.staging);
-  return static_cast<Index>(std::min(least, kMostStaging));
+  return static_cast<Index>(std::min(least, kMaxStaging));
 }
 
 Result<> same_job(const BeginRecords& records) {
@@ -214,9 +214,9 @@ Result<> same_version(const BeginRecords& records) {
                   fmt::format("rank {} refits version {} but rank 0 version {}; all ranks must "
                               "pass the same",
                               r, records[r].version, version));
-  if (version < 0 || version > kMostVersion)
+  if (version < 0 || version > kMaxVersion)
     return fail(Code::invalid_argument,
-                fmt::format("version {} is not from 0 to {}", version, kMostVersion));
+                fmt::format("version {} is not from 0 to {}", version, kMaxVersion));
   for (std::size_t r = 0; r < records.size(); ++r)
     if (records[r].target_version >= version)
       return fail(Code::invalid_argument,

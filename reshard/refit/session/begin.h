@@ -27,7 +27,7 @@ struct BeginRecord {
   std::uint64_t options = 0;             ///< options_word().
   std::uint64_t addresses = 0;           ///< digest of this rank's memory.
   std::uint64_t staging = 0;             ///< cap of staging, bytes.
-  std::uint64_t memory = 0;  ///< GpuMemory::State::id of the source, behind the addresses.
+  std::uint64_t memory = 0;  ///< GpuMemoryWatch::State::id of the source, behind the addresses.
   std::string trouble = {};  ///< why this rank cannot begin; "" if it can.
   std::string change = {};   ///< what changed on this rank since prepare(); "" if nothing did.
 };

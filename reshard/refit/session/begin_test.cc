@@ -185,7 +185,7 @@ TEST_P(SessionBegin, takes_ascending_versions_only_and_goes_on_after_it_refused)
     expect_error(session.refit(5), Code::invalid_argument,
                  {"version 5 is not above version 5", "rank 0", "target is whole at version 5"});
     expect_error(session.refit(-1), Code::invalid_argument, {"version -1 is not from 0 to"});
-    expect_error(session.refit(kMostVersion + 1), Code::invalid_argument, {"is not from 0 to"});
+    expect_error(session.refit(kMaxVersion + 1), Code::invalid_argument, {"is not from 0 to"});
     expect_error(session.refit(ends.rank() == Rank(1) ? 8 : 7), Code::invalid_argument,
                  {"rank 1 refits version 8 but rank 0 version 7"});
     EXPECT_EQ(session.target_version(), before);

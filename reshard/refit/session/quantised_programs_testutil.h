@@ -19,13 +19,13 @@ namespace reshard::quantised {
 using conversion::plan_route;
 using conversion::RoutePlan;
 
-inline constexpr PairWay kWays[] = {PairWay::mapped, PairWay::get, PairWay::message};
+inline constexpr PairPath kWays[] = {PairPath::mapped, PairPath::get, PairPath::message};
 
 /// The programs of all ranks for one move. `seed`: of the ways.
 inline std::vector<Program> compile_all(const RoutePlan& plan, int ranks, Index staging,
                                         std::uint64_t seed) {
   std::mt19937_64 random(seed);
-  std::map<std::pair<Rank, Rank>, PairWay> ways;
+  std::map<std::pair<Rank, Rank>, PairPath> ways;
   CompileOptions common;
   common.staging_bytes = staging;
   common.unit_bytes = std::clamp<Index>(staging / 16, 4 << 10, 512 << 10);
@@ -35,15 +35,15 @@ inline std::vector<Program> compile_all(const RoutePlan& plan, int ranks, Index 
   const auto only = random() % 4;  // 3: mixed
   for (int src = 0; src < ranks; ++src)
     for (int dst = 0; dst < ranks; ++dst) {
-      const PairWay way = kWays[only < 3 ? only : random() % 3];
+      const PairPath way = kWays[only < 3 ? only : random() % 3];
       ways[{Rank(src), Rank(dst)}] = way;
-      common.reads |= way != PairWay::message;
-      common.gets |= way == PairWay::get;
+      common.reads |= way != PairPath::message;
+      common.gets |= way == PairPath::get;
     }
   std::vector<Program> programs;
   for (int r = 0; r < ranks; ++r) {
     CompileOptions options = common;
-    options.way_from = [&](Rank src) { return ways.at({src, Rank(r)}); };
+    options.path_from = [&](Rank src) { return ways.at({src, Rank(r)}); };
     options.way_to = [&](Rank dst) { return ways.at({Rank(r), dst}); };
     auto program = compile_rank(plan.planner, plan.planner.rank_plan(Rank(r)), options);
     EXPECT_EQ(outcome(program), "");

@@ -8,7 +8,7 @@
 #include <chrono>
 #include <thread>
 
-#include "reshard/transport/messages/core.h"
+#include "reshard/transport/messages/matcher.h"
 
 namespace reshard::messages {
 namespace {
@@ -33,7 +33,7 @@ constexpr std::chrono::microseconds kYieldsFor{20};
 
 }  // namespace
 
-Result<> Core::usable(std::string_view what) const {
+Result<> Matcher::usable(std::string_view what) const {
   if (closed_) {
     return fail(Code::invalid_argument,
                 fmt::format("{} on rank {} after close()", what, rank_.value()));
@@ -43,7 +43,7 @@ Result<> Core::usable(std::string_view what) const {
   return {};
 }
 
-void Core::pause(int times, Deadline deadline) {
+void Matcher::pause(int times, Deadline deadline) {
   if (times == 0) crowded_ = false;
   if (times < kSpins || wire_closed_) return;
   if (times < kYields && !crowded_) {
@@ -56,13 +56,13 @@ void Core::pause(int times, Deadline deadline) {
   polls_ = 0;
 }
 
-bool Core::drained(Step& step) {
+bool Matcher::drained(Step& step) {
   if (wire_closed_ || wire_->drained()) return true;
   if (!step.drain_until) step.drain_until = Deadline::after(kDrain);
   return step.drain_until->expired();
 }
 
-bool Core::check_status() {
+bool Matcher::check_status() {
   if (aborted_ || control_ == nullptr) return false;
   const Result<> status = control_->status();
   if (status) return false;
@@ -72,7 +72,7 @@ bool Core::check_status() {
 }
 
 /// The reason for a wire error, if the control plane knows it or learns it soon; else the error.
-Error Core::cause_of(Error error) {
+Error Matcher::cause_of(Error error) {
   const auto again = cause_until_ ? cause_until_->time() + kCauseInterval : Deadline::Clock::now();
   if (Deadline(again).expired()) cause_until_ = Deadline::after(kCauseTimeout);
   while (true) {
@@ -84,19 +84,19 @@ Error Core::cause_of(Error error) {
 }
 
 /// Gives back what an eager message took of kEagerWindow.
-void Core::return_window(const Message& m) {
+void Matcher::return_window(const Message& m) {
   if (m.side == Side::send && m.state == State::eager && m.bytes > kTinyBytes)
     links_[m.peer.index()].eager_sent -= m.bytes;
 }
 
 /// Ends the peer's part in a message. @pre !m.lent
-void Core::detach(Message& m) {
+void Matcher::detach(Message& m) {
   return_window(m);
   if (m.side == Side::recv && m.state == State::cleared && m.method == Method::framed) --framed_;
   m.state = State::over;
 }
 
-void Core::fail_peer(Rank peer, const Error& error) {
+void Matcher::fail_peer(Rank peer, const Error& error) {
   Link& link = links_[peer.index()];
   if (link.gone) return;
   link.gone = error;
@@ -114,19 +114,19 @@ void Core::fail_peer(Rank peer, const Error& error) {
   });
 }
 
-void Core::on_gone(Rank peer, Error why) {
+void Matcher::on_gone(Rank peer, Error why) {
   if (peer.value() < 0 || peer.value() >= size_ || links_[peer.index()].gone) return;
   fail_peer(peer, cause_of(std::move(why)));
 }
 
 /// Ends everything after an error of the wire.
-void Core::fail_all(const Error& error) {
+void Matcher::fail_all(const Error& error) {
   for (Link& link : links_)
     if (!link.gone) link.gone = error;
   shut_down(error);
 }
 
-void Core::shut_down(const Error& why) {
+void Matcher::shut_down(const Error& why) {
   if (wire_closed_) return;
   const bool silent = closed_ && !aborted_;
   const std::string text = silent ? "" : why.message.substr(0, kMaxText);
@@ -147,14 +147,14 @@ void Core::shut_down(const Error& why) {
 /// The reason that the peer gets. An abort is passed on unchanged, so that every rank names the
 /// first cause. A step that was destroyed without an error most likely was because another step
 /// failed.
-std::string Core::give_up_reason(const Message& m) const {
+std::string Matcher::give_up_reason(const Message& m) const {
   const std::optional<Error>& error = m.step->error ? m.step->error : first_loss_;
   if (error && error->code == Code::aborted) return error->message;
   return fmt::format("rank {} gave up {} before it was complete{}{}", rank_.value(), describe(m),
                      error ? ": " : "", error ? error->message : "");
 }
 
-void Core::withdraw_send(std::uint32_t index, Message& send, bool& revoke) {
+void Matcher::withdraw_send(std::uint32_t index, Message& send, bool& revoke) {
   if (send.lent) return;
   const std::string why = give_up_reason(send);
   const bool out = send.state == State::cleared && send.method == Method::tagged;
@@ -164,7 +164,7 @@ void Core::withdraw_send(std::uint32_t index, Message& send, bool& revoke) {
   release(index);
 }
 
-void Core::withdraw_recv(std::uint32_t index, Message& recv) {
+void Matcher::withdraw_recv(std::uint32_t index, Message& recv) {
   if (recv.lent) return;
   if (recv.state != State::over && recv.state != State::posted) {
     refuse(recv.peer, recv.remote, {Code::aborted, give_up_reason(recv)});
@@ -172,7 +172,7 @@ void Core::withdraw_recv(std::uint32_t index, Message& recv) {
   release(index);
 }
 
-void Core::withdraw(Step& step) {
+void Matcher::withdraw(Step& step) {
   if (step.left != 0) {
     // Whoever gave the step up may have learnt of an abort before this transport did.
     (void)check_status();
@@ -198,7 +198,7 @@ void Core::withdraw(Step& step) {
 }
 
 /// Returns when the wire holds no memory of the step.
-void Core::reclaim(Step& step) {
+void Matcher::reclaim(Step& step) {
   const Deadline grace = Deadline::after(kGrace);
   for (int idle = 0; step.lent > 0;) {
     if (aborted_ || ended_ || grace.expired()) {
@@ -215,7 +215,7 @@ void Core::reclaim(Step& step) {
   }
 }
 
-Error Core::deadline_error(const Step& step) {
+Error Matcher::deadline_error(const Step& step) {
   const Message* first = nullptr;
   for (const std::uint64_t token : step.tokens) {
     first = messages_.find(token);
@@ -234,7 +234,7 @@ Error Core::deadline_error(const Step& step) {
                       rank_.value(), step.left, step.tokens.size(), what)};
 }
 
-void Core::close() {
+void Matcher::close() {
   if (closed_) return;
   (void)check_status();
   closed_ = true;

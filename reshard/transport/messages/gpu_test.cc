@@ -3,7 +3,7 @@
 // the size, the method, the failure or the peer; touching them ends the process of the test.
 #include <gtest/gtest.h>
 
-#include "reshard/transport/messages/core.h"
+#include "reshard/transport/messages/matcher.h"
 #include "reshard/transport/testing/conformance_testutil.h"
 #include "reshard/transport/testing/loopback_testutil.h"
 #include "reshard/transport/testing/script_wire_testutil.h"

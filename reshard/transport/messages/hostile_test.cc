@@ -6,7 +6,7 @@
 
 #include <map>
 
-#include "reshard/transport/messages/core.h"
+#include "reshard/transport/messages/matcher.h"
 #include "reshard/transport/testing/conformance_ranks_testutil.h"
 #include "reshard/transport/testing/script_wire_testutil.h"
 

@@ -7,7 +7,7 @@
 #include <cstring>
 #include <utility>
 
-#include "reshard/transport/messages/core.h"
+#include "reshard/transport/messages/matcher.h"
 
 namespace reshard::messages {
 namespace {
@@ -22,7 +22,7 @@ std::string one_line(std::span<const std::byte> tail) {
 
 }  // namespace
 
-void Core::on_frame(Rank from, std::span<const std::byte> frame) {
+void Matcher::on_frame(Rank from, std::span<const std::byte> frame) {
   if (from.value() < 0 || from.value() >= size_ || from == rank_) return;
   Link& link = links_[from.index()];
   FrameReader reader(frame);
@@ -38,7 +38,7 @@ void Core::on_frame(Rank from, std::span<const std::byte> frame) {
   }
 }
 
-std::string Core::handle(Rank from, const Record& record) {
+std::string Matcher::handle(Rank from, const Record& record) {
   switch (record.kind) {
     case Kind::payload:
     case Kind::rts: return on_rts(from, record);
@@ -54,7 +54,7 @@ std::string Core::handle(Rank from, const Record& record) {
   return "an unknown kind";
 }
 
-void Core::on_bye(Rank from, const Record& record) {
+void Matcher::on_bye(Rank from, const Record& record) {
   if (!record.tail.empty()) {
     fail_peer(from, {Code::aborted, one_line(record.tail)});
     return;
@@ -66,7 +66,7 @@ void Core::on_bye(Rank from, const Record& record) {
                                                  from.value())}));
 }
 
-std::string Core::on_rts(Rank from, const Record& record) {
+std::string Matcher::on_rts(Rank from, const Record& record) {
   const bool eager = record.kind == Kind::payload;
   Link& link = links_[from.index()];
   const std::size_t bytes = eager ? record.tail.size() : record.numbers[2];
@@ -114,13 +114,13 @@ std::string Core::on_rts(Rank from, const Record& record) {
   return "";
 }
 
-void Core::refuse(Rank to, std::uint64_t token, const Error& error) {
+void Matcher::refuse(Rank to, std::uint64_t token, const Error& error) {
   answer(to,
          {Kind::refuse, static_cast<std::uint8_t>(error.code), {token}, tail_of(error.message)});
 }
 
 /// Handles a record from the receiver of a message that this rank sends.
-std::string Core::on_sender_record(Rank from, const Record& record) {
+std::string Matcher::on_sender_record(Rank from, const Record& record) {
   const std::uint64_t token = record.numbers[0];
   Message* send = messages_.find(token);
   if (send == nullptr)
@@ -145,12 +145,12 @@ std::string Core::on_sender_record(Rank from, const Record& record) {
   return "";
 }
 
-void Core::on_refuse(Message& send, const Record& record) {
+void Matcher::on_refuse(Message& send, const Record& record) {
   send.step->fail({static_cast<Code>(record.detail), one_line(record.tail)});
   if (!send.lent) detach(send);
 }
 
-std::string Core::on_retry(std::uint32_t index, Message& send) {
+std::string Matcher::on_retry(std::uint32_t index, Message& send) {
   const bool eager = send.state == State::eager && send.bytes != 0;
   if (!eager && (send.state != State::rts_sent || !send.described))
     return "a retry of a message that was neither to be pulled nor eager";
@@ -161,7 +161,7 @@ std::string Core::on_retry(std::uint32_t index, Message& send) {
   return "";
 }
 
-std::string Core::on_cts(std::uint32_t index, Message& send, const Record& record) {
+std::string Matcher::on_cts(std::uint32_t index, Message& send, const Record& record) {
   if (send.state != State::rts_sent || send.bytes == 0) return "a CTS without an RTS";
   const auto method = static_cast<Method>(record.detail);
   const std::span<const std::byte> bytes(send.data, send.bytes);
@@ -188,7 +188,7 @@ std::string Core::on_cts(std::uint32_t index, Message& send, const Record& recor
 }
 
 /// Handles a record from the sender of a message that this rank receives.
-std::string Core::on_receiver_record(Rank from, const Record& record) {
+std::string Matcher::on_receiver_record(Rank from, const Record& record) {
   const std::uint64_t recv_token = record.numbers[0];
   Message* recv = messages_.find(recv_token);
   if (recv == nullptr)
@@ -215,7 +215,7 @@ std::string Core::on_receiver_record(Rank from, const Record& record) {
   return "";
 }
 
-std::string Core::on_cancel(Rank from, const Record& record) {
+std::string Matcher::on_cancel(Rank from, const Record& record) {
   const std::uint64_t token = record.numbers[0];
   const MessageId id{record.numbers[1]};
   const MessageTable::Entry* entry = table_.find(from, id);

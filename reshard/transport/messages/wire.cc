@@ -7,7 +7,7 @@
 
 #include "reshard/base/containers/pooled.h"
 #include "reshard/transport/checks.h"
-#include "reshard/transport/messages/core.h"
+#include "reshard/transport/messages/matcher.h"
 
 namespace reshard::messages {
 namespace {
@@ -19,7 +19,7 @@ tl::unexpected<Error> unsupported(const Wire& wire, std::string_view what) {
 /// The event of one exchange.
 class StepEvent final : public Event, public Pooled<StepEvent> {
  public:
-  StepEvent(std::shared_ptr<Core> core, std::span<const Send> sends, std::span<const Recv> recvs)
+  StepEvent(std::shared_ptr<Matcher> core, std::span<const Send> sends, std::span<const Recv> recvs)
       : core_(std::move(core)), owned_(core_->new_step()), step_(*owned_) {
     core_->post(step_, sends, recvs);
   }
@@ -63,7 +63,7 @@ class StepEvent final : public Event, public Pooled<StepEvent> {
     return done_ = true;
   }
 
-  const std::shared_ptr<Core> core_;
+  const std::shared_ptr<Matcher> core_;
   std::unique_ptr<Step> owned_;
   Step& step_;
   bool done_ = false;
@@ -72,7 +72,7 @@ class StepEvent final : public Event, public Pooled<StepEvent> {
 class MessageTransport final : public Transport {
  public:
   MessageTransport(std::unique_ptr<Wire> wire, ControlPlane& control)
-      : core_(std::make_shared<Core>(std::move(wire), control)) {}
+      : core_(std::make_shared<Matcher>(std::move(wire), control)) {}
   ~MessageTransport() override { close(); }
 
   std::string_view name() const override { return wire().name(); }
@@ -111,7 +111,7 @@ class MessageTransport final : public Transport {
  private:
   Wire& wire() const { return core_->wire(); }
 
-  std::shared_ptr<Core> core_;
+  std::shared_ptr<Matcher> core_;
 };
 
 }  // namespace

@@ -3,7 +3,7 @@
 
 #include <mpi.h>
 
-#include "reshard/transport/gpu_memory.h"
+#include "reshard/transport/gpu_pointer_query.h"
 #include "reshard/transport/mpi/runtime.h"
 #include "reshard/transport/mpi/wire.h"
 
@@ -17,7 +17,7 @@ std::string reason() {
 }
 
 std::string gpu_reason() {
-  if (std::string why = GpuMemory::unavailable_reason(); !why.empty()) return why;
+  if (std::string why = GpuPointerQuery::unavailable_reason(); !why.empty()) return why;
   int started = 0, ended = 0;
   MPI_Initialized(&started);
   MPI_Finalized(&ended);

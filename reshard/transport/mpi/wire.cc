@@ -18,7 +18,7 @@
 #include <deque>
 #include <limits>
 
-#include "reshard/transport/gpu_memory.h"
+#include "reshard/transport/gpu_pointer_query.h"
 #include "reshard/transport/mpi/channels.h"
 #include "reshard/transport/mpi/runtime.h"
 
@@ -81,7 +81,7 @@ Result<> with_peer(int code, std::string_view what, int peer) {
 class MpiWire final : public messages::Wire {
  public:
   /// `gpu`: of a library that takes GPU memory, else null.
-  MpiWire(ControlPlane& control, Channels channels, int tags, std::unique_ptr<GpuMemory> gpu)
+  MpiWire(ControlPlane& control, Channels channels, int tags, std::unique_ptr<GpuPointerQuery> gpu)
       : control_(control),
         gpu_(std::move(gpu)),
         rank_(control.rank()),
@@ -132,7 +132,7 @@ class MpiWire final : public messages::Wire {
   bool all_settled() const;
 
   ControlPlane& control_;
-  const std::unique_ptr<GpuMemory> gpu_;
+  const std::unique_ptr<GpuPointerQuery> gpu_;
   const Rank rank_;
   const int size_;
   Channels channels_;
@@ -181,7 +181,7 @@ Result<> MpiWire::post_frame(int to, bool bye, std::span<const std::byte> frame)
 Result<> MpiWire::start(bool sending, Rank peer, std::uint64_t tag, std::byte* bytes,
                         std::size_t size, messages::BulkId id) {
   if (closed_) return fail(Code::aborted, "mpi: used after close()");
-  const GpuMemory::Current current(gpu_.get());
+  const GpuPointerQuery::Current current(gpu_.get());
   const int mpi_tag = 1 + static_cast<int>(tag % static_cast<std::uint64_t>(tags_));
   std::size_t at = bulks_.size();
   if (free_.empty()) {
@@ -227,7 +227,7 @@ Result<> MpiWire::start_pieces(std::size_t at) {
 
 Result<bool> MpiWire::poll(messages::WireSink& sink) {
   if (closed_) return fail(Code::aborted, "mpi: used after close()");
-  const GpuMemory::Current current(gpu_.get());
+  const GpuPointerQuery::Current current(gpu_.get());
   bool moved = RESHARD_TRY(take_frames(sink));
   if (RESHARD_TRY(take_pieces(&sink))) moved = true;
   RESHARD_TRY(release_sent_frames());
@@ -429,7 +429,7 @@ bool MpiWire::drain(Deadline deadline) {
 void MpiWire::close() {
   if (closed_) return;
   closed_ = true;
-  const GpuMemory::Current current(gpu_.get());
+  const GpuPointerQuery::Current current(gpu_.get());
   cancel_receives();
   if (!drain(Deadline::after(kCloseTimeout))) clean_ = false;
   // The library keeps frames to a rank that is gone, from a copy that is never freed. Bulks that
@@ -445,10 +445,10 @@ void MpiWire::close() {
 
 Result<std::unique_ptr<messages::Wire>> make_wire(ControlPlane& control,
                                                   const TransportOptions& options) {
-  Result<std::unique_ptr<GpuMemory>> gpu = GpuMemory::open_if_any(options.gpu);
+  Result<std::unique_ptr<GpuPointerQuery>> gpu = GpuPointerQuery::open_if_any(options.gpu);
   Result<Channels> channels = [&] {
     // A library that starts now looks for the current GPU.
-    const GpuMemory::Current current(gpu ? gpu->get() : nullptr);
+    const GpuPointerQuery::Current current(gpu ? gpu->get() : nullptr);
     return take_channels(control, options.deadline);
   }();
   if (!channels) return tl::unexpected(std::move(channels).error());

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Messages go through the inner transport, memory accesses through shm::Reach, without mailboxes.
-// This is part of the program, not of a module: peers map the one arena of the process, and a
-// module has its own copy of everything that it links.
+// Messages go through the inner transport, memory accesses through shm::PeerMemoryMap, without
+// mailboxes. This is part of the program, not of a module: peers map the one arena of the process,
+// and a module has its own copy of everything that it links.
 #include "reshard/transport/shm/host_memory.h"
 
 #include <fmt/format.h>
@@ -10,8 +10,8 @@
 #include <utility>
 
 #include "reshard/transport/checks.h"
+#include "reshard/transport/shm/peer_memory_map.h"
 #include "reshard/transport/shm/peers.h"
-#include "reshard/transport/shm/reach.h"
 
 namespace reshard::shm {
 namespace {
@@ -19,7 +19,7 @@ namespace {
 class WithHostMemory final : public Transport {
  public:
   WithHostMemory(std::unique_ptr<Transport> messages, shm::Peers peers, ControlPlane& control,
-                 std::unique_ptr<GpuMemory> gpu)
+                 std::unique_ptr<GpuPointerQuery> gpu)
       : messages_(std::move(messages)),
         control_(&control),
         peers_(std::move(peers)),
@@ -76,7 +76,7 @@ class WithHostMemory final : public Transport {
   const std::unique_ptr<Transport> messages_;
   ControlPlane* control_;  ///< null once closed.
   shm::Peers peers_;
-  shm::Reach reach_;
+  shm::PeerMemoryMap reach_;
 };
 
 bool reaches_all(const shm::Peers& all, Rank me) {
@@ -97,7 +97,7 @@ Result<std::unique_ptr<Transport>> with_direct_access(std::unique_ptr<Transport>
   // share() has one meaning only: if it registers memory, the network takes precedence.
   if (!peers || can.direct || can.registers || !reaches_all(*peers, control.rank()))
     return messages;
-  auto gpu = RESHARD_TRY(GpuMemory::open_if_any(options.gpu));
+  auto gpu = RESHARD_TRY(GpuPointerQuery::open_if_any(options.gpu));
   return std::make_unique<WithHostMemory>(std::move(messages), *std::move(peers), control,
                                           std::move(gpu));
 }

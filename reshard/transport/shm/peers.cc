@@ -20,7 +20,7 @@
 
 #include "reshard/base/hash.h"
 #include "reshard/memory/shared_arena.h"
-#include "reshard/transport/shm/pass.h"
+#include "reshard/transport/shm/fd_passing.h"
 
 namespace reshard::shm {
 namespace {
@@ -87,7 +87,7 @@ struct Mine {
   AllowedAccess allowed;
   std::uint64_t probe = 0;
   int rings = 0;  ///< per segment.
-  Passer passer;
+  FdPassing passer;
 };
 
 Result<> prepare(Mine& mine, Rank rank) {

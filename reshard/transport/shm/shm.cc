@@ -18,8 +18,8 @@
 
 #include "reshard/base/containers/ring_queue.h"
 #include "reshard/transport/messages/wire.h"
+#include "reshard/transport/shm/peer_memory_map.h"
 #include "reshard/transport/shm/peers.h"
-#include "reshard/transport/shm/reach.h"
 
 namespace reshard::shm {
 namespace {
@@ -39,7 +39,7 @@ constexpr std::chrono::milliseconds kCloseTimeout{1000};
 /// A wire over mailboxes in shared memory. Bulks go through the slots of the sender's segment.
 class ShmWire final : public messages::Wire {
  public:
-  ShmWire(Peers peers, Rank rank, std::unique_ptr<GpuMemory> gpu);
+  ShmWire(Peers peers, Rank rank, std::unique_ptr<GpuPointerQuery> gpu);
   ~ShmWire() override { close(); }
 
   std::string_view name() const override { return "shm"; }
@@ -111,7 +111,7 @@ class ShmWire final : public messages::Wire {
 
   Peers all_;
   const Rank rank_;
-  Reach reach_;
+  PeerMemoryMap reach_;
   std::vector<Link> links_;
   std::vector<Rank> with_outbox_;
   std::vector<std::uint64_t> pending_;  ///< rings that have more records, as dirty words.
@@ -124,7 +124,7 @@ class ShmWire final : public messages::Wire {
   bool closed_ = false;
 };
 
-ShmWire::ShmWire(Peers peers, Rank rank, std::unique_ptr<GpuMemory> gpu)
+ShmWire::ShmWire(Peers peers, Rank rank, std::unique_ptr<GpuPointerQuery> gpu)
     : all_(std::move(peers)),
       rank_(rank),
       reach_(all_, rank, std::move(gpu)),
@@ -368,7 +368,7 @@ void ShmWire::close() {
 Result<std::unique_ptr<Transport>> make_transport(ControlPlane& control,
                                                   const TransportOptions& options) {
   shm::Peers peers = RESHARD_TRY(shm::connect_peers(control, options.deadline));
-  auto gpu = RESHARD_TRY(GpuMemory::open_if_any(options.gpu));
+  auto gpu = RESHARD_TRY(GpuPointerQuery::open_if_any(options.gpu));
   return messages::make_transport(
       std::make_unique<shm::ShmWire>(std::move(peers), control.rank(), std::move(gpu)), control);
 }

@@ -20,7 +20,7 @@ using namespace std::chrono_literals;
 constexpr auto kTallyEvery = 100ms;
 constexpr std::string_view kGatherInto = "all_gather_into";
 /// Most memory of a request that is kept for the next one. Bytes.
-constexpr std::size_t kMostRequest = 4096;
+constexpr std::size_t kMaxRequest = 4096;
 /// How long the coordinator may take to name the missing ranks, and to receive a goodbye.
 constexpr auto kCoordinatorTimeout = 1s;
 /// The same where the caller has waited long enough: in a quiesce, which only follows an error, and
@@ -118,7 +118,7 @@ Result<> TcpControl::ask(std::unique_lock<std::mutex>& lock, Kind kind, std::str
   request_.text = what;
   request_.bytes.assign(mine.begin(), mine.end());
   post(request_);
-  forget(request_.bytes, kMostRequest);
+  forget(request_.bytes, kMaxRequest);
   lock.lock();
   return answer(lock, kind, id, what, deadline);
 }

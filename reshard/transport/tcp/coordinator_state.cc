@@ -16,7 +16,7 @@ constexpr std::size_t kDigestBytes = 32;
 constexpr std::size_t kMaxRanks = 65536;
 constexpr std::size_t kMaxGatherBytes = std::size_t{64} << 20;
 /// Most memory that is kept for the next collective: per contribution, and for all. Bytes.
-constexpr std::size_t kMostGiven = 4096, kMostBody = std::size_t{2} << 20;
+constexpr std::size_t kMaxGiven = 4096, kMaxBody = std::size_t{2} << 20;
 
 Frame failed(std::uint64_t id, Code code, std::string text) {
   return {Kind::failed, id, static_cast<std::uint64_t>(code), 0, std::move(text), {}};
@@ -254,13 +254,13 @@ void CoordinatorState::complete() {
 
 /// The contributions of all ranks, in the memory of the last answer if that has been sent.
 FrameBody CoordinatorState::all_given() {
-  if (body_ == nullptr || body_.use_count() > 1 || body_->capacity() > kMostBody)
+  if (body_ == nullptr || body_.use_count() > 1 || body_->capacity() > kMaxBody)
     body_ = std::make_shared<std::vector<std::byte>>();
   body_->clear();
   body_->reserve(given_bytes_);
   for (Member& m : members_) {
     append_part(*body_, m.given);
-    forget(m.given, kMostGiven);
+    forget(m.given, kMaxGiven);
   }
   return body_;
 }

@@ -15,9 +15,9 @@ constexpr std::size_t kTagBytes = crypto_secretstream_xchacha20poly1305_ABYTES;
 constexpr std::size_t kStartBytes = crypto_secretstream_xchacha20poly1305_HEADERBYTES;
 constexpr std::size_t kLengthBytes = 4;
 /// Memory of sent frames that is kept for reuse: how many frames, and the longest. Bytes.
-constexpr std::size_t kSpareFrames = 4, kMostSpare = 4096;
+constexpr std::size_t kSpareFrames = 4, kMaxSpare = 4096;
 /// Most memory of a received frame that is kept for the next one. Bytes.
-constexpr std::size_t kMostKept = std::size_t{2} << 20;
+constexpr std::size_t kMaxKept = std::size_t{2} << 20;
 constexpr unsigned char kMore = 0;
 constexpr unsigned char kLast = crypto_secretstream_xchacha20poly1305_TAG_PUSH;
 
@@ -77,7 +77,7 @@ void SecureWriter::encrypt_chunk() {
                                              last ? kLast : kMore);
   if (last) {
     std::vector<std::byte> room = std::move(frames_.front().head);
-    if (spare_.size() < kSpareFrames && room.capacity() <= kMostSpare)
+    if (spare_.size() < kSpareFrames && room.capacity() <= kMaxSpare)
       spare_.push_back(std::move(room));
     frames_.pop_front();
     encrypted_ = 0;
@@ -155,9 +155,9 @@ Flow SecureReader::decrypt_chunk(std::span<const std::byte> cipher, std::size_t 
     return Flow::ended;
   if (tag == kMore) return Flow::open;
   const auto whole = parse_frame(frame_, parsed_);
-  forget(frame_, kMostKept);
+  forget(frame_, kMaxKept);
   if (!whole || !on_frame(parsed_)) return Flow::ended;
-  forget(parsed_.bytes, kMostKept);
+  forget(parsed_.bytes, kMaxKept);
   return Flow::open;
 }
 

@@ -13,7 +13,7 @@ std::string reason() {
 }
 
 std::string gpu_reason() {
-  if (std::string why = GpuMemory::unavailable_reason(); !why.empty()) return why;
+  if (std::string why = GpuPointerQuery::unavailable_reason(); !why.empty()) return why;
   const auto worker = Worker::make_on_host();
   if (!worker) return worker.error().message;
   return (*worker)->takes_gpu_memory() ? "" : "UCX was built without CUDA, or UCX_TLS excludes it";

@@ -49,14 +49,14 @@ bool wants_puts() {
 
 /// What a rank has of the library.
 struct Own {
-  std::unique_ptr<GpuMemory> gpu;  ///< null if the library takes host memory only.
+  std::unique_ptr<GpuPointerQuery> gpu;  ///< null if the library takes host memory only.
   std::unique_ptr<Worker> worker;
 };
 
 Result<Own> start_library(bool one_host, const TransportOptions& options) {
-  Own own{RESHARD_TRY(GpuMemory::open_if_any(options.gpu)), nullptr};
+  Own own{RESHARD_TRY(GpuPointerQuery::open_if_any(options.gpu)), nullptr};
   {
-    const GpuMemory::Current current(own.gpu.get());
+    const GpuPointerQuery::Current current(own.gpu.get());
     own.worker =
         RESHARD_TRY(one_host && options.interface.empty() ? Worker::make_on_host()
                                                           : Worker::make(options.interface));
@@ -69,7 +69,7 @@ Result<Own> start_library(bool one_host, const TransportOptions& options) {
 
 Result<> UcxWire::connect(std::span<const std::vector<std::byte>> addresses,
                           const ControlPlane& control, Deadline deadline) {
-  const GpuMemory::Current current(gpu_.get());
+  const GpuPointerQuery::Current current(gpu_.get());
   const auto handle = [&](unsigned id, ucp_am_recv_callback_t callback) -> Result<> {
     ucp_am_handler_param_t param{};
     param.field_mask = UCP_AM_HANDLER_PARAM_FIELD_ID | UCP_AM_HANDLER_PARAM_FIELD_CB |
@@ -285,7 +285,7 @@ void UcxWire::take(Rank from, Kind kind, std::span<const std::byte> bytes) {
 Result<> UcxWire::send_bulk(Rank to, std::uint64_t tag, std::span<const std::byte> bytes,
                             BulkId id) {
   RESHARD_TRY(reachable(to));
-  const GpuMemory::Current current(gpu_.get());
+  const GpuPointerQuery::Current current(gpu_.get());
   Operation& operation = begin(Operation::What::bulk, 1);
   operation.id = id;
   operation.header = {static_cast<std::uint32_t>(rank_.value()), Kind::frame, tag};
@@ -303,7 +303,7 @@ Result<> UcxWire::recv_bulk(Rank from, std::uint64_t tag, std::span<std::byte> b
   at->second.into = bytes;
   at->second.id = id;
   if (at->second.announced == nullptr) return {};
-  const GpuMemory::Current current(gpu_.get());
+  const GpuPointerQuery::Current current(gpu_.get());
   const bool right = receive(at->second);
   expected_.erase(at);
   if (!right) return fail(Code::corrupt, "ucx: a bulk of another size than agreed");
@@ -352,7 +352,7 @@ ucs_status_t UcxWire::on_bulk(void* self, const void* header, std::size_t header
 Result<RemoteKey> UcxWire::share(std::span<std::byte> memory) {
   if (!worker_) return fail(Code::invalid_argument, "share() after close()");
   if (!puts_) return messages::Wire::share(memory);
-  const GpuMemory::Current current(gpu_.get());
+  const GpuPointerQuery::Current current(gpu_.get());
   const std::uint32_t number = RESHARD_TRY(memory_.add(memory, memory_type(memory.data()), size()));
   RemoteKey key(sizeof number);
   std::memcpy(key.data(), &number, sizeof number);
@@ -382,7 +382,7 @@ Result<> UcxWire::put(Rank to, std::span<const std::byte> target, std::span<cons
     return fail(Code::corrupt, "ucx: an address of the wrong size");
   std::memcpy(&address, target.data(), sizeof address);
   const auto there = RESHARD_TRY(peer.memory.find(address.region, address.offset, bytes.size()));
-  const GpuMemory::Current current(gpu_.get());
+  const GpuPointerQuery::Current current(gpu_.get());
   Operation& operation = begin(Operation::What::put, 2);
   operation.id = id;
   const ucp_request_param_t moved = completion(operation, bytes.data());
@@ -402,7 +402,7 @@ bool UcxWire::deliver(WireSink& sink) {
 
 Result<bool> UcxWire::poll(WireSink& sink) {
   if (!worker_) return fail(Code::aborted, "the wire is closed");
-  const GpuMemory::Current current(gpu_.get());
+  const GpuPointerQuery::Current current(gpu_.get());
   bool moved = false;
   sink_ = &sink;
   for (const auto& [from, frame] : std::exchange(waiting_, {})) sink.on_frame(from, frame);
@@ -428,7 +428,7 @@ void UcxWire::idle(Deadline until) {
   // Bounded, so that the caller sees aborts, which come over the control plane.
   constexpr std::chrono::nanoseconds kMaxSleep = std::chrono::milliseconds(5);
   const std::chrono::nanoseconds left = until.time() - Deadline::Clock::now();
-  const GpuMemory::Current current(gpu_.get());
+  const GpuPointerQuery::Current current(gpu_.get());
   if (worker_) worker_->sleep(until.is_never() ? kMaxSleep : std::min(kMaxSleep, left));
 }
 
@@ -447,7 +447,7 @@ void UcxWire::flush_packets() {
 
 void UcxWire::close() {
   if (!worker_) return;
-  const GpuMemory::Current current(gpu_.get());
+  const GpuPointerQuery::Current current(gpu_.get());
   for (int r = 0; r < size(); ++r)
     if (Rank{r} != rank_) (void)send_packet(Rank{r}, Kind::bye, {});
   const Deadline parting = Deadline::after(kCloseTimeout);

@@ -19,7 +19,7 @@
 #include "reshard/base/ids.h"
 #include "reshard/base/result.h"
 #include "reshard/transport/deadline.h"
-#include "reshard/transport/gpu_memory.h"
+#include "reshard/transport/gpu_pointer_query.h"
 #include "reshard/transport/group.h"
 #include "reshard/transport/messages/wire.h"
 #include "reshard/transport/ucx/library.h"
@@ -103,7 +103,7 @@ class UcxWire final : public messages::Wire {
                                                       const TransportOptions& options);
   /// `puts`: senders put messages directly into shared memory. `gpu`: of a worker that takes GPU
   /// memory, else null.
-  UcxWire(std::unique_ptr<Worker> worker, std::unique_ptr<GpuMemory> gpu, Rank rank, int size,
+  UcxWire(std::unique_ptr<Worker> worker, std::unique_ptr<GpuPointerQuery> gpu, Rank rank, int size,
           bool puts)
       : rank_(rank),
         puts_(puts),
@@ -178,7 +178,7 @@ class UcxWire final : public messages::Wire {
 
   const Rank rank_;
   const bool puts_;
-  const std::unique_ptr<GpuMemory> gpu_;
+  const std::unique_ptr<GpuPointerQuery> gpu_;
   std::unique_ptr<Worker> worker_;
   SharedMemory memory_;
   std::vector<Peer> peers_;

@@ -6,7 +6,7 @@
 #include <algorithm>
 
 namespace reshard::families {
-EngineLayoutBuilder::EngineLayoutBuilder(const LayoutSpec& spec, const EngineDesign& design,
+EngineLayoutBuilder::EngineLayoutBuilder(const LayoutSpec& spec, const EngineSharding& design,
                                          const FamilyInput& input)
     : FamilyBuilder(spec, input), d_(design) {
   mesh_ = b_.add_mesh(d_.mesh);
@@ -177,7 +177,7 @@ CutId EngineLayoutBuilder::in_units(const DimCut& how, Index granule) {
 
 void EngineLayoutBuilder::check_heads(const std::string& family, const char* key, Index n,
                                       const ModelConfig& c, const std::vector<LayerKind>& kinds,
-                                      Violations& wrong) {
+                                      ErrorList& wrong) {
   if (has(kinds, Mixer::attention) || has(kinds, Mixer::mla))
     wrong.add(divides(family, key, n, "num_attention_heads", c.num_attention_heads));
   if (has(kinds, Mixer::attention)) wrong.add(check_groups(family, key, n, c));
@@ -193,7 +193,7 @@ void EngineLayoutBuilder::check_heads(const std::string& family, const char* key
 
 void EngineLayoutBuilder::check_widths(const std::string& family, const char* key, Index n,
                                        bool whole_shared, const ModelConfig& c,
-                                       const std::vector<LayerKind>& kinds, Violations& wrong) {
+                                       const std::vector<LayerKind>& kinds, ErrorList& wrong) {
   if (has(kinds, Ffn::dense))
     wrong.add(divides(family, key, n, "intermediate_size", c.intermediate_size));
   if (!whole_shared && has(kinds, Ffn::experts) && c.shared_expert_size > 0)
@@ -202,14 +202,14 @@ void EngineLayoutBuilder::check_widths(const std::string& family, const char* ke
 
 void EngineLayoutBuilder::check_experts(const std::string& family, const char* key, Index n,
                                         const ModelConfig& c, const std::vector<LayerKind>& kinds,
-                                        const char* hint, Violations& wrong) {
+                                        const char* hint, ErrorList& wrong) {
   if (has(kinds, Ffn::experts))
     wrong.add(divides(family, key, n, "moe_intermediate_size", c.moe_intermediate_size, hint));
 }
 
 void EngineLayoutBuilder::check_tp_of_experts(Index tp, const ModelConfig& c,
                                               const std::vector<LayerKind>& kinds,
-                                              Violations& wrong) {
+                                              ErrorList& wrong) {
   if (!has(kinds, Ffn::experts) || tp <= c.num_experts) return;
   wrong.refuse(fmt::format("tp={} exceeds num_experts={}, which the modules of {} do not support",
                            tp, c.num_experts, c.architecture));

@@ -5,9 +5,9 @@
 #include <string>
 #include <utility>
 
-#include "reshard/model/families/engines/design.h"
+#include "reshard/model/families/engines/engine_sharding.h"
+#include "reshard/model/families/error_list.h"
 #include "reshard/model/families/family_builder.h"
-#include "reshard/model/families/violations.h"
 
 namespace reshard::families {
 
@@ -17,7 +17,8 @@ namespace reshard::families {
 class EngineLayoutBuilder : private FamilyBuilder {
  public:
   /// @pre design is valid for the config. All arguments are borrowed.
-  EngineLayoutBuilder(const LayoutSpec& spec, const EngineDesign& design, const FamilyInput& input);
+  EngineLayoutBuilder(const LayoutSpec& spec, const EngineSharding& design,
+                      const FamilyInput& input);
   Result<ModelLayout> build(const LayoutSpec& spec);
 
   /// Add an error for each size of the model that `n` ranks cannot divide: heads (attention, Mamba,
@@ -25,16 +26,16 @@ class EngineLayoutBuilder : private FamilyBuilder {
   /// the layout, `key` is the user's spelling of `n`, such as "tp".
   static void check_heads(const std::string& family, const char* key, Index n,
                           const ModelConfig& config, const std::vector<LayerKind>& kinds,
-                          Violations& wrong);
+                          ErrorList& wrong);
   static void check_widths(const std::string& family, const char* key, Index n, bool whole_shared,
                            const ModelConfig& config, const std::vector<LayerKind>& kinds,
-                           Violations& wrong);
+                           ErrorList& wrong);
   static void check_experts(const std::string& family, const char* key, Index n,
                             const ModelConfig& config, const std::vector<LayerKind>& kinds,
-                            const char* hint, Violations& wrong);
+                            const char* hint, ErrorList& wrong);
   /// Adds an error if tp exceeds the number of experts, for models whose modules reject that.
   static void check_tp_of_experts(Index tp, const ModelConfig& config,
-                                  const std::vector<LayerKind>& kinds, Violations& wrong);
+                                  const std::vector<LayerKind>& kinds, ErrorList& wrong);
   using FamilyBuilder::check_ep;
   using FamilyBuilder::divides;
 
@@ -107,7 +108,7 @@ class EngineLayoutBuilder : private FamilyBuilder {
   Result<> mtp_module(Index module);
   void omit_mtp();
 
-  const EngineDesign& d_;
+  const EngineSharding& d_;
   MeshId expert_mesh_;
   RankSetId expert_ranks_;
   CutId heads_, dense_, shared_, embedding_, head_, outer_, inner_;

@@ -38,7 +38,7 @@ std::vector<Run> runs_of(const std::vector<Index>& order, Index each) {
 
 /// The cut of a tensor with equal parts for all ranks of the experts: by experts first, then among
 /// ranks that share experts. @pre the ranks hold equally many experts
-DimCut over_both(const EngineDesign& d) {
+DimCut over_both(const EngineSharding& d) {
   DimCut both = d.expert_outer;
   for (int i = 0; i < d.expert_inner.num_axes; ++i)
     both.axes[static_cast<std::size_t>(both.num_axes++)] =

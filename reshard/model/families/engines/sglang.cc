@@ -21,11 +21,11 @@ struct Sizes : EngineSizes {
   Index expert_tp() const { return tp / ep; }
 };
 
-bool flag(const LayoutSpec& spec, const char* key, Violations& wrong) {
+bool flag(const LayoutSpec& spec, const char* key, ErrorList& wrong) {
   return wrong.take(spec.one_of(key, {"0", "1"})) == "1";
 }
 
-Sizes read_sizes(const LayoutSpec& spec, Violations& wrong) {
+Sizes read_sizes(const LayoutSpec& spec, ErrorList& wrong) {
   wrong.add(spec.check_keys({"tp", "dp", "ep", "pp", "replicas", "vocab_multiple", "redundant",
                              "expert_map", "w13", "transposed", "dp_lm_head", "dense", "shared",
                              "prefix", "mtp", "dtype", "sinks", "offset"}));
@@ -39,7 +39,7 @@ Sizes read_sizes(const LayoutSpec& spec, Violations& wrong) {
   return s;
 }
 
-void check_model(const LayoutSpec& spec, const Sizes& s, const ModelConfig& c, Violations& wrong) {
+void check_model(const LayoutSpec& spec, const Sizes& s, const ModelConfig& c, ErrorList& wrong) {
   const auto refuse = [&](const char* key, Index n, const char* why) {
     wrong.add(fail(Code::unsupported,
                    fmt::format("{}={}: {}'s modules {}", key, n, c.architecture, why)));
@@ -68,7 +68,7 @@ void check_model(const LayoutSpec& spec, const Sizes& s, const ModelConfig& c, V
 }
 
 void check(const LayoutSpec& spec, const Sizes& s, const ModelConfig& c, bool mtp,
-           Violations& wrong) {
+           ErrorList& wrong) {
   const std::vector<LayerKind> kinds = c.kinds(mtp);
   check_model(spec, s, c, wrong);
   // Attention and experts are cut over tp / dp and tp / ep ranks.
@@ -107,7 +107,7 @@ Index padded_rows(Index rows, Index multiple, Index ranks) {
   return up(multiple) % ranks == 0 ? up(multiple) : up(multiple * ranks);
 }
 
-Result<> place_ranks(EngineDesign& d, const Sizes& s, const ModelConfig& c) {
+Result<> place_ranks(EngineSharding& d, const Sizes& s, const ModelConfig& c) {
   const Rank first(static_cast<Rank::rep>(s.offset));
   d.mesh = RESHARD_TRY(Mesh::make(
       {{"attention_tp", s.attention_tp()}, {"dp", s.dp}, {"pp", s.pp}, {"replica", s.replicas}},
@@ -134,8 +134,8 @@ Result<> place_ranks(EngineDesign& d, const Sizes& s, const ModelConfig& c) {
   return {};
 }
 
-void read_names(EngineDesign& d, const LayoutSpec& spec, const Sizes& s, const ModelConfig& c,
-                Violations& wrong) {
+void read_names(EngineSharding& d, const LayoutSpec& spec, const Sizes& s, const ModelConfig& c,
+                ErrorList& wrong) {
   d.up_first = wrong.take(spec.one_of("w13", {"gate_first", "up_first"})) == "up_first";
   d.transposed = flag(spec, "transposed", wrong);
   d.mtp = flag(spec, "mtp", wrong);
@@ -182,9 +182,9 @@ Result<ModelLayout> sglang_layout(const LayoutSpec& spec, const FamilyInput& inp
   if (input.config == nullptr)
     return fail(Code::invalid_argument, "sglang: needs the model's config.json");
   const ModelConfig& c = *input.config;
-  Violations wrong(kFamily);
+  ErrorList wrong(kFamily);
   const Sizes s = read_sizes(spec, wrong);
-  EngineDesign d;
+  EngineSharding d;
   read_names(d, spec, s, c, wrong);
   check(spec, s, c, d.mtp, wrong);
   RESHARD_TRY(wrong.result());

@@ -18,7 +18,7 @@ struct Sizes : EngineSizes {
   bool round_robin = false, redundancy = false;
 };
 
-Sizes read_sizes(const LayoutSpec& spec, Violations& wrong) {
+Sizes read_sizes(const LayoutSpec& spec, ErrorList& wrong) {
   wrong.add(spec.check_keys({"tp", "dp", "ep", "pp", "replicas", "vocab_multiple", "redundant",
                              "placement", "expert_map", "w13", "transposed", "experts", "prefix",
                              "mtp", "dtype", "router", "offset"}));
@@ -29,7 +29,7 @@ Sizes read_sizes(const LayoutSpec& spec, Violations& wrong) {
 }
 
 /// Checks the sizes against each other.
-void check_sizes(const Sizes& s, Violations& wrong) {
+void check_sizes(const Sizes& s, ErrorList& wrong) {
   if (s.ep != 1 && s.ep != s.tp && s.ep != s.tp * s.dp)
     wrong.refuse(fmt::format("ep={} must be 1, tp={} or tp*dp={}", s.ep, s.tp, s.tp * s.dp));
   if (s.redundancy && s.ep == 1) wrong.refuse("redundant experts and expert_map need ep above 1");
@@ -44,7 +44,7 @@ bool whole_shared(const Sizes& s, const ModelConfig& c) {
 }
 
 /// Checks the sizes against the model.
-void check(const Sizes& s, const ModelConfig& c, bool mtp, Violations& wrong) {
+void check(const Sizes& s, const ModelConfig& c, bool mtp, ErrorList& wrong) {
   const std::vector<LayerKind> kinds = c.kinds(mtp);
   // Required for all models (config/model.py, verify_with_parallel_config).
   wrong.add(EngineLayoutBuilder::divides(kFamily, "tp", s.tp, "num_attention_heads",
@@ -72,14 +72,14 @@ std::vector<Index> stages_of(Index layers, Index pp) {
 }
 
 /// Modules that models create on every stage, used there or not.
-void place_ends(EngineDesign& d, const ModelConfig& c) {
+void place_ends(EngineSharding& d, const ModelConfig& c) {
   d.embedding_everywhere =
       has_type(c, {"qwen3_moe", "mixtral", "gpt_oss", "nemotron_h", "gemma3_text", "qwen3_next"});
   d.head_everywhere = d.embedding_everywhere;
   d.norm_everywhere = d.embedding_everywhere && c.model_type != "qwen3_next";
 }
 
-Result<> place_ranks(EngineDesign& d, const Sizes& s, const ModelConfig& c) {
+Result<> place_ranks(EngineSharding& d, const Sizes& s, const ModelConfig& c) {
   const Rank first(static_cast<Rank::rep>(s.offset));
   d.mesh = RESHARD_TRY(
       Mesh::make({{"tp", s.tp}, {"pp", s.pp}, {"dp", s.dp}, {"replica", s.replicas}}, first));
@@ -103,7 +103,7 @@ Result<> place_ranks(EngineDesign& d, const Sizes& s, const ModelConfig& c) {
 
 /// Whether the router is in float32: always for GLM-4.5; for Nemotron-H on GPUs without kernels
 /// that read it in the dtype of the model.
-bool router_in_f32(const LayoutSpec& spec, const ModelConfig& c, Violations& wrong) {
+bool router_in_f32(const LayoutSpec& spec, const ModelConfig& c, ErrorList& wrong) {
   const bool said = wrong.take(spec.one_of("router", {"model", "float32"})) == "float32";
   if (said && c.model_type != "nemotron_h")
     wrong.refuse(
@@ -113,7 +113,7 @@ bool router_in_f32(const LayoutSpec& spec, const ModelConfig& c, Violations& wro
   return said || c.model_type == "glm4_moe";
 }
 
-void read_names(EngineDesign& d, const LayoutSpec& spec, const ModelConfig& c, Violations& wrong) {
+void read_names(EngineSharding& d, const LayoutSpec& spec, const ModelConfig& c, ErrorList& wrong) {
   d.up_first = wrong.take(spec.one_of("w13", {"gate_first", "up_first"})) == "up_first";
   d.transposed = wrong.take(spec.one_of("transposed", {"0", "1"})) == "1";
   d.mtp = wrong.take(spec.one_of("mtp", {"0", "1"})) == "1";
@@ -148,9 +148,9 @@ Result<ModelLayout> vllm_layout(const LayoutSpec& spec, const FamilyInput& input
   if (input.config == nullptr)
     return fail(Code::invalid_argument, "vllm: needs the model's config.json");
   const ModelConfig& c = *input.config;
-  Violations wrong(kFamily);
+  ErrorList wrong(kFamily);
   const Sizes s = read_sizes(spec, wrong);
-  EngineDesign d;
+  EngineSharding d;
   read_names(d, spec, c, wrong);
   wrong.add(spec.dtype());
   check_sizes(s, wrong);

@@ -4,10 +4,10 @@
 #include <string>
 #include <vector>
 
+#include "reshard/model/families/error_list.h"
 #include "reshard/model/families/family_builder.h"
 #include "reshard/model/families/megatron/sizes.h"
 #include "reshard/model/families/megatron/stages.h"
-#include "reshard/model/families/violations.h"
 
 namespace reshard::families {
 
@@ -26,7 +26,7 @@ class MegatronBuilder : private FamilyBuilder {
   Result<ModelLayout> build(const LayoutSpec& spec);
 
  private:
-  static void check(const MegatronSizes& s, const ModelConfig& c, Violations& wrong);
+  static void check(const MegatronSizes& s, const ModelConfig& c, ErrorList& wrong);
 
   /// A layer and the prefix of its names: "decoder.layers.3.".
   struct Layer {

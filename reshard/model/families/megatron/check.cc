@@ -13,7 +13,7 @@ using Kinds = std::vector<LayerKind>;
 /// Checks the sizes against the model.
 class MegatronCheck {
  public:
-  MegatronCheck(const MegatronSizes& s, const ModelConfig& c, Violations& wrong)
+  MegatronCheck(const MegatronSizes& s, const ModelConfig& c, ErrorList& wrong)
       : s_(s), c_(c), kinds_(c.kinds(s.mtp)), wrong_(wrong) {}
 
   void run() {
@@ -99,12 +99,12 @@ class MegatronCheck {
   const MegatronSizes& s_;
   const ModelConfig& c_;
   const Kinds kinds_;
-  Violations& wrong_;
+  ErrorList& wrong_;
 };
 
 }  // namespace
 
-void MegatronBuilder::check(const MegatronSizes& s, const ModelConfig& c, Violations& wrong) {
+void MegatronBuilder::check(const MegatronSizes& s, const ModelConfig& c, ErrorList& wrong) {
   MegatronCheck(s, c, wrong).run();
   wrong.add(check_ep("megatron", s.ep, c));
 }

@@ -27,7 +27,7 @@ MegatronBuilder::MegatronBuilder(const LayoutSpec& spec, const MegatronSizes& si
       mtp_(sizes.mtp ? c_.num_mtp : 0) {}
 
 Result<ModelLayout> MegatronBuilder::build(const LayoutSpec& spec) {
-  Violations wrong("megatron");
+  ErrorList wrong("megatron");
   check(s_, c_, wrong);
   const auto chunks = wrong.take(pipeline_chunks(s_, c_.num_hidden_layers, mtp_, hybrid_));
   wrong.add(read_dtype(spec));

@@ -5,17 +5,17 @@
 
 #include <numeric>
 
-#include "reshard/model/families/violations.h"
+#include "reshard/model/families/error_list.h"
 
 namespace reshard::families {
 namespace {
 
-bool flag(const LayoutSpec& spec, const char* key, bool otherwise, Violations& wrong) {
+bool flag(const LayoutSpec& spec, const char* key, bool otherwise, ErrorList& wrong) {
   if (!spec.keys.contains(key)) return otherwise;
   return wrong.take(spec.one_of(key, {"0", "1"})) == "1";
 }
 
-void read_pipeline(const LayoutSpec& spec, MegatronSizes& s, Violations& wrong) {
+void read_pipeline(const LayoutSpec& spec, MegatronSizes& s, ErrorList& wrong) {
   s.pp = wrong.take(spec.integer("pp", 1), Index{1});
   s.vpp = wrong.take(spec.integer("vpp", 1), Index{1});
   s.first = wrong.take(spec.integer("first", 0));
@@ -37,7 +37,7 @@ void read_pipeline(const LayoutSpec& spec, MegatronSizes& s, Violations& wrong) 
         "vpp={} needs pp of 2 or more: virtual stages are chunks of pipeline stages", s.vpp));
 }
 
-void read_names(const LayoutSpec& spec, MegatronSizes& s, Violations& wrong) {
+void read_names(const LayoutSpec& spec, MegatronSizes& s, ErrorList& wrong) {
   s.fused_norms = wrong.take(spec.one_of("norms", {"fused", "separate"})) == "fused";
   s.sequential_experts =
       wrong.take(spec.one_of("experts", {"grouped", "sequential"})) == "sequential";
@@ -56,7 +56,7 @@ void read_names(const LayoutSpec& spec, MegatronSizes& s, Violations& wrong) {
 }
 
 /// Reads the keys that change the order or values of elements but no names or shapes.
-void read_values(const LayoutSpec& spec, MegatronSizes& s, Violations& wrong) {
+void read_values(const LayoutSpec& spec, MegatronSizes& s, ErrorList& wrong) {
   s.glu_interleave = wrong.take(spec.integer("glu_interleave", 0));
   s.shared_glu_interleave = wrong.take(spec.integer("shared_glu_interleave", 0));
   if (!spec.keys.contains("gamma")) return;
@@ -70,7 +70,7 @@ void read_values(const LayoutSpec& spec, MegatronSizes& s, Violations& wrong) {
 }  // namespace
 
 Result<MegatronSizes> read_megatron_sizes(const LayoutSpec& spec) {
-  Violations wrong("megatron");
+  ErrorList wrong("megatron");
   wrong.add(spec.check_keys({"tp",
                              "cp",
                              "ep",

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "reshard/refit/session/gpu_memory.h"
+#include "reshard/refit/session/gpu_memory_watch.h"
 
 #include <fmt/format.h>
 
@@ -12,8 +12,8 @@
 
 namespace reshard::session {
 
-GpuMemory GpuMemory::of(std::string side, const SessionSide& memory, Rank me) {
-  GpuMemory out;
+GpuMemoryWatch GpuMemoryWatch::of(std::string side, const SessionSide& memory, Rank me) {
+  GpuMemoryWatch out;
   if (memory.buffers == nullptr || memory.buffers->device() == nullptr) return out;
   out.side_ = std::move(side);
   out.device_ = memory.buffers->device();
@@ -23,7 +23,7 @@ GpuMemory GpuMemory::of(std::string side, const SessionSide& memory, Rank me) {
   return out;
 }
 
-void GpuMemory::add(const RankBuffers& buffers, Rank me) {
+void GpuMemoryWatch::add(const RankBuffers& buffers, Rank me) {
   std::vector<std::pair<std::span<std::byte>, SlotId>> tensors;
   for (const SlotId slot : buffers.layout().slots_of(me))
     if (std::byte* const at = buffers.at(me, slot); at != nullptr)
@@ -45,7 +45,7 @@ void GpuMemory::add(const RankBuffers& buffers, Rank me) {
   }
 }
 
-GpuMemory::State GpuMemory::look() const {
+GpuMemoryWatch::State GpuMemoryWatch::look() const {
   State out;
   if (watched_.empty()) return out;
   out.id = 1;

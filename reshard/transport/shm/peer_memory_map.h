@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "reshard/transport/gpu_memory.h"
+#include "reshard/transport/gpu_pointer_query.h"
 #include "reshard/transport/messages/wire.h"
 #include "reshard/transport/shm/peers.h"
 #include "reshard/transport/transport.h"
@@ -17,14 +17,14 @@ namespace reshard::shm {
 
 /// A rank's access to the memory of its peers: by mapping the files of their shared arenas, or
 /// through the kernel (process_vm_readv).
-class Reach {
+class PeerMemoryMap {
  public:
   /// `peers` must outlive it. `gpu`, if any, tells memory that no host code can read.
-  Reach(Peers& peers, Rank rank, std::unique_ptr<GpuMemory> gpu)
+  PeerMemoryMap(Peers& peers, Rank rank, std::unique_ptr<GpuPointerQuery> gpu)
       : all_(peers), rank_(rank), gpu_(std::move(gpu)), views_(peers.peers.size()) {}
-  ~Reach() { close(); }
-  Reach(const Reach&) = delete;
-  Reach& operator=(const Reach&) = delete;
+  ~PeerMemoryMap() { close(); }
+  PeerMemoryMap(const PeerMemoryMap&) = delete;
+  PeerMemoryMap& operator=(const PeerMemoryMap&) = delete;
 
   /// The address by which `to` reads the memory; empty if it cannot.
   messages::WireAddress describe(Rank to, std::span<const std::byte> bytes);
@@ -62,7 +62,7 @@ class Reach {
 
   Peers& all_;
   const Rank rank_;
-  const std::unique_ptr<GpuMemory> gpu_;  ///< null if no memory is on a GPU.
+  const std::unique_ptr<GpuPointerQuery> gpu_;  ///< null if no memory is on a GPU.
   std::vector<View> views_;
   std::vector<Opened> opened_;
   std::vector<Mapping> mappings_;

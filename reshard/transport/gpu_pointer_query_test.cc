@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Protects: memory of a GPU is told from host memory, and a library finds the GPU current only
 // while it is called.
-#include "reshard/transport/gpu_memory.h"
+#include "reshard/transport/gpu_pointer_query.h"
 
 #include <gtest/gtest.h>
 
@@ -72,7 +72,7 @@ class GpuMemories : public testing::Test {
 };
 
 TEST_F(GpuMemories, device_memory_is_told_from_host_pinned_and_unknown_memory) {
-  const auto gpu = GpuMemory::open(kDriver, 1);
+  const auto gpu = GpuPointerQuery::open(kDriver, 1);
   ASSERT_TRUE(gpu) << outcome(gpu);
   const char host = 0, pinned = 0, device = 0, managed = 0;
   const auto address = [](const char& at) { return reinterpret_cast<std::uintptr_t>(&at); };
@@ -90,51 +90,53 @@ TEST_F(GpuMemories, device_memory_is_told_from_host_pinned_and_unknown_memory) {
 TEST_F(GpuMemories, a_gpu_is_current_in_its_scope_and_what_was_before_afterwards) {
   int before = 0;
   machine.current = {&before};
-  const auto gpu = GpuMemory::open(kDriver, 1);
+  const auto gpu = GpuPointerQuery::open(kDriver, 1);
   ASSERT_TRUE(gpu) << outcome(gpu);
   {
-    const GpuMemory::Current outer(gpu->get());
+    const GpuPointerQuery::Current outer(gpu->get());
     EXPECT_EQ(machine.current.back(), &machine.retained[11]);
-    const GpuMemory::Current nothing(nullptr);
+    const GpuPointerQuery::Current nothing(nullptr);
     EXPECT_EQ(machine.current.size(), 2U);
   }
   EXPECT_EQ(machine.current, std::vector<void*>{&before});
   machine.push = 4;
   {
-    const GpuMemory::Current failed(gpu->get());
+    const GpuPointerQuery::Current failed(gpu->get());
   }
   EXPECT_EQ(machine.current, std::vector<void*>{&before});
 }
 
 TEST_F(GpuMemories, a_context_is_given_back) {
   {
-    const auto gpu = GpuMemory::open(kDriver, 0);
+    const auto gpu = GpuPointerQuery::open(kDriver, 0);
   }
   EXPECT_EQ(machine.retained, (std::map<int, int>{{10, 0}}));
   machine.retain = 2;
-  expect_error(GpuMemory::open(kDriver, 0), Code::io, {"cuDevicePrimaryCtxRetain", "error 2"});
+  expect_error(GpuPointerQuery::open(kDriver, 0), Code::io,
+               {"cuDevicePrimaryCtxRetain", "error 2"});
   EXPECT_EQ(machine.retained, (std::map<int, int>{{10, 0}}));
 }
 
 TEST_F(GpuMemories, what_is_missing_is_named) {
-  expect_error(GpuMemory::open(kDriver, 2), Code::not_found, {"GPU 2"});
+  expect_error(GpuPointerQuery::open(kDriver, 2), Code::not_found, {"GPU 2"});
   machine.num_gpus = 0;
-  expect_error(GpuMemory::open(kDriver, 0), Code::unsupported, {"no GPU"});
+  expect_error(GpuPointerQuery::open(kDriver, 0), Code::unsupported, {"no GPU"});
   machine.init = kNoDevice;
-  expect_error(GpuMemory::open(kDriver, 0), Code::unsupported, {"no GPU"});
+  expect_error(GpuPointerQuery::open(kDriver, 0), Code::unsupported, {"no GPU"});
   machine.init = 3;
-  expect_error(GpuMemory::open(kDriver, 0), Code::io, {"cuInit", "error 3"});
+  expect_error(GpuPointerQuery::open(kDriver, 0), Code::io, {"cuInit", "error 3"});
 }
 
 TEST_F(GpuMemories, without_a_driver_there_is_none_and_no_error) {
-  const auto none = GpuMemory::open_if_any(-1);
+  const auto none = GpuPointerQuery::open_if_any(-1);
   ASSERT_TRUE(none);
   EXPECT_EQ(*none, nullptr);
-  if (GpuMemory::unavailable_reason().empty()) GTEST_SKIP() << "this machine has a GPU";
-  const auto absent = GpuMemory::open_if_any(0);
+  if (GpuPointerQuery::unavailable_reason().empty()) GTEST_SKIP() << "this machine has a GPU";
+  const auto absent = GpuPointerQuery::open_if_any(0);
   ASSERT_TRUE(absent) << outcome(absent);
   EXPECT_EQ(*absent, nullptr);
-  expect_error(GpuMemory::open(0), Code::unsupported, {GpuMemory::unavailable_reason()});
+  expect_error(GpuPointerQuery::open(0), Code::unsupported,
+               {GpuPointerQuery::unavailable_reason()});
 }
 
 }  // namespace

@@ -8,7 +8,7 @@
 namespace reshard {
 
 /// What one rank's refit is prepared from. Everything is borrowed, until it is prepared.
-struct RankWork {
+struct PrepareArguments {
   const Planner& planner;
   const RankPlan& part;
   const RankBuffers* source;

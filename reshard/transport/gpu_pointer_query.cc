@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "reshard/transport/gpu_memory.h"
+#include "reshard/transport/gpu_pointer_query.h"
 
 #include <dlfcn.h>
 #include <fmt/format.h>
@@ -65,9 +65,10 @@ Result<const GpuDriver*> load_once() {
 
 }  // namespace
 
-Result<std::unique_ptr<GpuMemory>> GpuMemory::open(const GpuDriver& driver, int ordinal) {
+Result<std::unique_ptr<GpuPointerQuery>> GpuPointerQuery::open(const GpuDriver& driver,
+                                                               int ordinal) {
   RESHARD_TRY(start(driver));
-  std::unique_ptr<GpuMemory> gpu(new GpuMemory(driver));
+  std::unique_ptr<GpuPointerQuery> gpu(new GpuPointerQuery(driver));
   const int found = driver.cuDeviceGet(&gpu->device_, ordinal);
   if (found == kInvalidDevice)
     return fail(Code::not_found, fmt::format("GPU {}: this process sees no such GPU", ordinal));
@@ -77,50 +78,50 @@ Result<std::unique_ptr<GpuMemory>> GpuMemory::open(const GpuDriver& driver, int 
   return gpu;
 }
 
-Result<std::unique_ptr<GpuMemory>> GpuMemory::open(int ordinal) {
+Result<std::unique_ptr<GpuPointerQuery>> GpuPointerQuery::open(int ordinal) {
   const GpuDriver* driver = RESHARD_TRY(load_once());
   return open(*driver, ordinal);
 }
 
-Result<std::unique_ptr<GpuMemory>> GpuMemory::open_if_any(int ordinal) {
+Result<std::unique_ptr<GpuPointerQuery>> GpuPointerQuery::open_if_any(int ordinal) {
   if (ordinal < 0) return nullptr;
   auto gpu = open(ordinal);
   if (!gpu && gpu.error().code == Code::unsupported) return nullptr;
   return gpu;
 }
 
-std::string GpuMemory::unavailable_reason() {
+std::string GpuPointerQuery::unavailable_reason() {
   const auto driver = load_once();
   const Result<> started = driver ? start(**driver) : tl::unexpected(driver.error());
   return started ? "" : started.error().message;
 }
 
-GpuMemory::~GpuMemory() {
+GpuPointerQuery::~GpuPointerQuery() {
   if (context_ != nullptr) (void)driver_.cuDevicePrimaryCtxRelease(device_);
 }
 
 /// False if the driver does not know the address.
-bool GpuMemory::attribute(int which, const void* at, unsigned& value) const {
+bool GpuPointerQuery::attribute(int which, const void* at, unsigned& value) const {
   return driver_.cuPointerGetAttribute(&value, which, reinterpret_cast<std::uintptr_t>(at)) ==
          kSuccess;
 }
 
-bool GpuMemory::contains(const void* at) const {
+bool GpuPointerQuery::contains(const void* at) const {
   unsigned type = 0;
   return attribute(kMemoryType, at, type) && type == kDeviceMemory;
 }
 
-bool GpuMemory::is_managed(const void* at) const {
+bool GpuPointerQuery::is_managed(const void* at) const {
   unsigned managed = 0;
   return attribute(kIsManaged, at, managed) && (managed & 0xff) != 0 && contains(at);
 }
 
-GpuMemory::Current::Current(const GpuMemory* gpu)
+GpuPointerQuery::Current::Current(const GpuPointerQuery* gpu)
     : driver_(gpu != nullptr ? &gpu->driver_ : nullptr) {
   if (driver_ != nullptr && driver_->cuCtxPushCurrent(gpu->context_) != kSuccess) driver_ = nullptr;
 }
 
-GpuMemory::Current::~Current() {
+GpuPointerQuery::Current::~Current() {
   void* popped = nullptr;
   if (driver_ != nullptr) (void)driver_->cuCtxPopCurrent(&popped);
 }

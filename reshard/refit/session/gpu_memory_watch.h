@@ -14,13 +14,13 @@ namespace reshard::session {
 /// The memory of a GPU behind this rank's local tensors of one side, whose addresses stay: an
 /// allocator may unmap it and map other memory there (vLLM's sleep mode, torch's expandable
 /// segments), or free it and allocate it again.
-class GpuMemory {
+class GpuMemoryWatch {
  public:
-  GpuMemory() = default;
+  GpuMemoryWatch() = default;
   /// Finds the allocations; none if the side is in host memory, or if the driver cannot tell. Local
   /// tensors without memory are not looked at. `side`: "source" or "target", for texts. Borrows the
   /// buffers' GPU.
-  static GpuMemory of(std::string side, const SessionSide& memory, Rank me);
+  static GpuMemoryWatch of(std::string side, const SessionSide& memory, Rank me);
 
   struct State {
     std::uint64_t id = 0;      ///< digest of what is behind the addresses; 0: no GPU.

@@ -16,15 +16,15 @@ namespace reshard::direct {
 /// mapped and its runs are so short that messages cost far less. Host memory is reached through the
 /// transport; a rank with a GPU reaches the GPU memory of ranks of its host, whatever the
 /// transport.
-class PairWays {
+class PairPaths {
  public:
   /// Collective. Shares the memory that this rank sends from and opens the memory that it reads, if
   /// `reaches` (some rank may); then agrees. Errors, after which the caller ends the
   /// group: memory missing (named); the transport's.
-  static Result<PairWays> agree(const RankWork& work, bool reaches);
+  static Result<PairPaths> agree(const PrepareArguments& work, bool reaches);
 
-  PairWay from(Rank src) const { return from_.at(src); }
-  PairWay to(Rank dst) const { return to_.at(dst); }
+  PairPath from(Rank src) const { return from_.at(src); }
+  PairPath to(Rank dst) const { return to_.at(dst); }
   /// Of the whole group: some pair has such a way.
   bool reads() const { return uses_[0] || uses_[1]; }
   bool gets() const { return uses_[1]; }
@@ -36,10 +36,10 @@ class PairWays {
   /// where that changed. True if some memory of a peer has another address here. All those ranks
   /// call it, none of whose GPUs reads memory of a peer then. Errors, after which the caller ends
   /// the group: memory that cannot be shared or opened any more; the transport's.
-  Result<bool> renew(const RankWork& work);
+  Result<bool> renew(const PrepareArguments& work);
 
   /// Where a source of a peer that is read is. The result refers to this object.
-  Result<host::BufferPlace> place(const RankWork& work, Rank r, SlotId slot) const;
+  Result<host::BufferPlace> place(const PrepareArguments& work, Rank r, SlotId slot) const;
 
  private:
   struct Peer {
@@ -48,21 +48,21 @@ class PairWays {
     GpuPeer on_gpu;                    ///< that the memory is of, if it is a GPU's.
   };
 
-  Result<> open_peers(const RankWork& work);
-  Result<MemoryTable> share(const RankWork& work);
-  Result<std::string> open(const RankWork& work, Rank rank, MemoryTable table);
-  Result<std::string> open_on_gpu(const RankWork& work, Rank rank, MemoryTable table);
-  Result<std::string> open_on_host(const RankWork& work, Rank rank, MemoryTable table);
-  Result<bool> reopen(const RankWork& work, Rank rank, MemoryTable table);
-  Result<> choose(const RankWork& work);
-  Result<> tell(const RankWork& work);
-  Result<> summarise(const RankWork& work);
+  Result<> open_peers(const PrepareArguments& work);
+  Result<MemoryTable> share(const PrepareArguments& work);
+  Result<std::string> open(const PrepareArguments& work, Rank rank, MemoryTable table);
+  Result<std::string> open_on_gpu(const PrepareArguments& work, Rank rank, MemoryTable table);
+  Result<std::string> open_on_host(const PrepareArguments& work, Rank rank, MemoryTable table);
+  Result<bool> reopen(const PrepareArguments& work, Rank rank, MemoryTable table);
+  Result<> choose(const PrepareArguments& work);
+  Result<> tell(const PrepareArguments& work);
+  Result<> summarise(const PrepareArguments& work);
   void refuse(Rank src, const std::string& reason);
 
-  std::map<Rank, PairWay> from_, to_;
+  std::map<Rank, PairPath> from_, to_;
   std::map<Rank, Peer> peers_;
   GpuSources gpu_sources_;
-  bool uses_[3] = {false, false, false};  ///< by PairWay.
+  bool uses_[3] = {false, false, false};  ///< by PairPath.
   std::string reason_;
 };
 

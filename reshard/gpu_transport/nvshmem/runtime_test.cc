@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Protects: a process has one NVSHMEM world, in which groups follow each other; whatever is wrong
 // on one rank is said on all, and none waits for ever.
-#include "reshard/gpu_transport/nvshmem/world.h"
+#include "reshard/gpu_transport/nvshmem/runtime.h"
 
 #include <gmock/gmock.h>
 
@@ -75,7 +75,7 @@ TEST(NvshmemWorld, a_process_that_is_not_in_the_world_cannot_join_it) {
   ModelGroup group({.pes = 2}, kStaging);
   EXPECT_EQ(outcome(group.run({0, 1}, pass_on)), "");
   // PE 1 of another model is a process that has not started NVSHMEM.
-  World fresh(NvshmemModel::library());
+  Runtime fresh(NvshmemModel::library());
   NvshmemModel other({.pes = 2});
   auto control = InprocGroup::create(2);
   EXPECT_TRUE(run_ranks(2, [&](Rank rank) -> Result<> {

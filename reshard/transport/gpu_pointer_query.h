@@ -24,22 +24,22 @@ struct GpuDriver {
 /// Tells the memory of GPUs from host memory, for a transport whose library moves both, and makes
 /// a GPU current while that library runs. Transports see nothing else of CUDA, and load the driver
 /// at run time. Any thread may call.
-class GpuMemory {
+class GpuPointerQuery {
  public:
   /// Retains the primary context of GPU `ordinal`, as CUDA counts those that this process sees.
   /// Errors: `unsupported` if there is no driver or no GPU at all; `not_found` if there is no such
   /// GPU; `io` with the number of the driver's error.
-  static Result<std::unique_ptr<GpuMemory>> open(int ordinal);
+  static Result<std::unique_ptr<GpuPointerQuery>> open(int ordinal);
   /// The same with another driver, which must outlive the object.
-  static Result<std::unique_ptr<GpuMemory>> open(const GpuDriver& driver, int ordinal);
+  static Result<std::unique_ptr<GpuPointerQuery>> open(const GpuDriver& driver, int ordinal);
   /// open(), or null where no memory can be on a GPU: without a driver or GPU, or if `ordinal` is
   /// -1. Errors: the others of open().
-  static Result<std::unique_ptr<GpuMemory>> open_if_any(int ordinal);
+  static Result<std::unique_ptr<GpuPointerQuery>> open_if_any(int ordinal);
   /// Why open() cannot work on this machine, or "". Makes no context.
   static std::string unavailable_reason();
-  ~GpuMemory();
-  GpuMemory(const GpuMemory&) = delete;
-  GpuMemory& operator=(const GpuMemory&) = delete;
+  ~GpuPointerQuery();
+  GpuPointerQuery(const GpuPointerQuery&) = delete;
+  GpuPointerQuery& operator=(const GpuPointerQuery&) = delete;
 
   /// True if the byte at this address is in the memory of any GPU, so that host code must not touch
   /// it. One call of the driver. Pinned host memory is host memory, managed memory a GPU's.
@@ -51,7 +51,7 @@ class GpuMemory {
   class Current {
    public:
     /// Does nothing without a GPU.
-    explicit Current(const GpuMemory* gpu);
+    explicit Current(const GpuPointerQuery* gpu);
     ~Current();
     Current(const Current&) = delete;
     Current& operator=(const Current&) = delete;
@@ -61,7 +61,7 @@ class GpuMemory {
   };
 
  private:
-  explicit GpuMemory(const GpuDriver& driver) : driver_(driver) {}
+  explicit GpuPointerQuery(const GpuDriver& driver) : driver_(driver) {}
   bool attribute(int which, const void* at, unsigned& value) const;
 
   const GpuDriver& driver_;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "reshard/gpu_transport/nvshmem/world.h"
+#include "reshard/gpu_transport/nvshmem/runtime.h"
 
 #include <fmt/format.h>
 #include <unistd.h>
@@ -88,7 +88,7 @@ Result<> agree(ControlPlane& control, const Result<>& mine, Deadline deadline) {
 }
 
 /// The start of NVSHMEM, which blocks until all PEs are there. Outlives a caller who gives up.
-struct World::Start {
+struct Runtime::Start {
   Start(const Library& nvshmem, std::shared_ptr<const cuda::Device> gpu, const UniqueId& unique,
         const ControlPlane& control, const Staging& staging)
       : library(nvshmem),
@@ -162,13 +162,13 @@ void end_before_destructors() {
 
 }  // namespace
 
-World& World::of_process(const Library& library) {
-  static World world(library);
+Runtime& Runtime::of_process(const Library& library) {
+  static Runtime world(library);
   end_before_destructors();
   return world;
 }
 
-Result<> World::check_free(const cuda::Device& device) const {
+Result<> Runtime::check_free(const cuda::Device& device) const {
   if (!broken_.empty())
     return fail(Code::unsupported, fmt::format("nvshmem: not usable any more: {}", broken_));
   if (in_group_)
@@ -185,9 +185,9 @@ Result<> World::check_free(const cuda::Device& device) const {
   return {};
 }
 
-Result<Membership> World::enter(ControlPlane& control,
-                                const std::shared_ptr<const cuda::Device>& device,
-                                std::size_t staging_bytes, Deadline deadline) {
+Result<Membership> Runtime::enter(ControlPlane& control,
+                                  const std::shared_ptr<const cuda::Device>& device,
+                                  std::size_t staging_bytes, Deadline deadline) {
   RESHARD_TRY(agree(control, check_free(*device), deadline));
   const Hello mine{id_, pe_, staging_bytes, groups_};
   const auto all = RESHARD_TRY(exchange_hellos(control, mine, deadline));
@@ -207,8 +207,8 @@ Result<Membership> World::enter(ControlPlane& control,
                     pes,       control.rank(), waits_, group_number(all, id_)};
 }
 
-Result<> World::start(ControlPlane& control, const std::shared_ptr<const cuda::Device>& device,
-                      std::size_t staging_bytes, Deadline deadline) {
+Result<> Runtime::start(ControlPlane& control, const std::shared_ptr<const cuda::Device>& device,
+                        std::size_t staging_bytes, Deadline deadline) {
   const int ranks = control.size();
   const Staging staging = RESHARD_TRY(Staging::divide(staging_bytes, ranks));
   UniqueId id;
@@ -250,7 +250,7 @@ Result<> World::start(ControlPlane& control, const std::shared_ptr<const cuda::D
   return {};
 }
 
-Result<> World::wait_for(ControlPlane& control, Start& begun, Deadline deadline) {
+Result<> Runtime::wait_for(ControlPlane& control, Start& begun, Deadline deadline) {
   std::unique_lock lock(begun.mutex);
   const auto over = [&] { return begun.over; };
   while (!wait_until(begun.changed, lock, std::min(deadline, Deadline::after(kStartNap)), over)) {
@@ -264,7 +264,7 @@ Result<> World::wait_for(ControlPlane& control, Start& begun, Deadline deadline)
   return fail(Code::io, fmt::format("nvshmem: rank {} became PE {}", begun.rank, begun.pe));
 }
 
-void World::leave(bool drained) {
+void Runtime::leave(bool drained) {
   in_group_ = false;
   if (!drained && broken_.empty()) broken_ = "work of an earlier group did not end";
 }

@@ -17,7 +17,7 @@ struct PassedFiles {
 
 /// Exchanges the files of ranks over abstract unix sockets, for peers whose /proc is not
 /// accessible. Both processes must have the same user and network namespace.
-class Passer {
+class FdPassing {
  public:
   /// Listens at an address derived from the nonce. Errors: io.
   Result<> listen(std::uint64_t nonce);

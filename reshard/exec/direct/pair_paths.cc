@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "reshard/exec/direct/pair_ways.h"
+#include "reshard/exec/direct/pair_paths.h"
 
 #include <fmt/format.h>
 
@@ -16,11 +16,11 @@ namespace {
 
 /// Messages are used instead if reading costs this many times more. Where the model says 1.6 times
 /// (half of each row of 1536 bytes), both took the same time.
-constexpr double kMostTimes = 2;
-constexpr std::size_t kMostReason = 400;
+constexpr double kMaxTimes = 2;
+constexpr std::size_t kMaxReason = 400;
 
 /// How many times as much as messages it costs to read these transfers from one peer by get().
-Result<double> cost_of_reading(const RankWork& work, std::span<const Transfer> transfers) {
+Result<double> cost_of_reading(const PrepareArguments& work, std::span<const Transfer> transfers) {
   double reads = 0, messages = 0;
   const auto moves = RESHARD_TRY(copy_ops(work.planner, transfers));
   for (const Move& m : moves) {
@@ -32,16 +32,16 @@ Result<double> cost_of_reading(const RankWork& work, std::span<const Transfer> t
 
 }  // namespace
 
-Result<PairWays> PairWays::agree(const RankWork& work, bool reaches) {
-  PairWays out;
-  for (const Transfer& t : work.part.recvs) out.from_[t.src] = PairWay::message;
-  for (const Transfer& t : work.part.sends) out.to_[t.dst] = PairWay::message;
+Result<PairPaths> PairPaths::agree(const PrepareArguments& work, bool reaches) {
+  PairPaths out;
+  for (const Transfer& t : work.part.recvs) out.from_[t.src] = PairPath::message;
+  for (const Transfer& t : work.part.sends) out.to_[t.dst] = PairPath::message;
   if (work.options.path == RefitPath::message) {
-    out.uses_[static_cast<std::size_t>(PairWay::message)] = true;
+    out.uses_[static_cast<std::size_t>(PairPath::message)] = true;
     return out;
   }
   if (!reaches) {
-    out.uses_[static_cast<std::size_t>(PairWay::message)] = true;
+    out.uses_[static_cast<std::size_t>(PairPath::message)] = true;
     out.reason_ =
         fmt::format("transport {} cannot reach peers' memory on any rank", work.transport.name());
     return out;
@@ -54,12 +54,12 @@ Result<PairWays> PairWays::agree(const RankWork& work, bool reaches) {
   return out;
 }
 
-void PairWays::refuse(Rank src, const std::string& reason) {
-  from_[src] = PairWay::message;
+void PairPaths::refuse(Rank src, const std::string& reason) {
+  from_[src] = PairPath::message;
   if (reason_.empty()) reason_ = reason;
 }
 
-Result<MemoryTable> PairWays::share(const RankWork& work) {
+Result<MemoryTable> PairPaths::share(const PrepareArguments& work) {
   if (work.source != nullptr && work.source->device() != nullptr) return gpu_sources_.share(work);
   if (work.transport.capabilities().direct) return share_sources(work);
   return MemoryTable{
@@ -67,7 +67,7 @@ Result<MemoryTable> PairWays::share(const RankWork& work) {
 }
 
 /// "", or why the peer's memory cannot be opened.
-Result<std::string> PairWays::open(const RankWork& work, Rank rank, MemoryTable table) {
+Result<std::string> PairPaths::open(const PrepareArguments& work, Rank rank, MemoryTable table) {
   const bool on_gpu = gpu_of(work.source, work.target) != nullptr;
   if (!on_gpu && !work.transport.capabilities().direct)
     return fmt::format("transport {} cannot reach peers' memory", work.transport.name());
@@ -79,18 +79,20 @@ Result<std::string> PairWays::open(const RankWork& work, Rank rank, MemoryTable 
   return fmt::format("the memory of rank {} is on a GPU", rank.value());
 }
 
-Result<std::string> PairWays::open_on_gpu(const RankWork& work, Rank rank, MemoryTable table) {
+Result<std::string> PairPaths::open_on_gpu(const PrepareArguments& work, Rank rank,
+                                           MemoryTable table) {
   Peer peer{std::move(table), {}, {}};
   std::string why =
       RESHARD_TRY(peer.on_gpu.open(gpu_of(work.source, work.target), rank, peer.table));
   if (!why.empty()) return why;
   peer.memory = peer.on_gpu.memory(rank);
-  from_[rank] = PairWay::mapped;
+  from_[rank] = PairPath::mapped;
   peers_.emplace(rank, std::move(peer));
   return std::string();
 }
 
-Result<std::string> PairWays::open_on_host(const RankWork& work, Rank rank, MemoryTable table) {
+Result<std::string> PairPaths::open_on_host(const PrepareArguments& work, Rank rank,
+                                            MemoryTable table) {
   Peer peer{std::move(table), {}, {}};
   bool mapped = true;
   for (const auto& span : peer.table.spans) {
@@ -104,12 +106,12 @@ Result<std::string> PairWays::open_on_host(const RankWork& work, Rank rank, Memo
     mapped = mapped && opened->address != nullptr;
     peer.memory.push_back(*opened);
   }
-  from_[rank] = mapped ? PairWay::mapped : PairWay::get;
+  from_[rank] = mapped ? PairPath::mapped : PairPath::get;
   peers_.emplace(rank, std::move(peer));
   return std::string();
 }
 
-Result<> PairWays::open_peers(const RankWork& work) {
+Result<> PairPaths::open_peers(const PrepareArguments& work) {
   const MemoryTable mine = RESHARD_TRY(share(work));
   auto tables = RESHARD_TRY(exchange_tables(work, mine, readers_of(work), owners_of(work)));
   for (auto& [rank, table] : tables) {
@@ -119,11 +121,11 @@ Result<> PairWays::open_peers(const RankWork& work) {
   return {};
 }
 
-Result<bool> PairWays::renew(const RankWork& work) {
+Result<bool> PairPaths::renew(const PrepareArguments& work) {
   std::vector<Rank> readers, owners;
   const bool shares = work.source != nullptr && work.source->device() != nullptr;
   for (const Rank r : readers_of(work))
-    if (shares && to_.at(r) == PairWay::mapped) readers.push_back(r);
+    if (shares && to_.at(r) == PairPath::mapped) readers.push_back(r);
   for (const Rank r : owners_of(work))
     if (peers_.contains(r) && peers_.at(r).table.gpu_host != 0) owners.push_back(r);
   MemoryTable mine;
@@ -137,7 +139,7 @@ Result<bool> PairWays::renew(const RankWork& work) {
 }
 
 /// True if a tensor has another address here.
-Result<bool> PairWays::reopen(const RankWork& work, Rank rank, MemoryTable table) {
+Result<bool> PairPaths::reopen(const PrepareArguments& work, Rank rank, MemoryTable table) {
   Peer& peer = peers_.at(rank);
   std::string why = table.reason;
   if (why.empty())
@@ -154,11 +156,11 @@ Result<bool> PairWays::reopen(const RankWork& work, Rank rank, MemoryTable table
   return moved;
 }
 
-Result<> PairWays::choose(const RankWork& work) {
+Result<> PairPaths::choose(const PrepareArguments& work) {
   if (work.options.path != RefitPath::automatic) return {};
   if (work.hooks.conversions != nullptr) {
     for (auto& [src, way] : from_)
-      if (way == PairWay::get)
+      if (way == PairPath::get)
         refuse(src, fmt::format("conversions of memory that is not mapped, like that of rank {}, "
                                 "are faster with messages",
                                 src.value()));
@@ -167,9 +169,9 @@ Result<> PairWays::choose(const RankWork& work) {
   const auto& recvs = work.part.recvs;
   for (std::size_t i = 0, end = 0; i < recvs.size(); i = end) {
     for (end = i; end < recvs.size() && recvs[end].src == recvs[i].src;) ++end;
-    if (from_[recvs[i].src] != PairWay::get) continue;
+    if (from_[recvs[i].src] != PairPath::get) continue;
     const double times = RESHARD_TRY(cost_of_reading(work, std::span(recvs).subspan(i, end - i)));
-    if (times > kMostTimes)
+    if (times > kMaxTimes)
       refuse(recvs[i].src,
              fmt::format("reading the memory of rank {}, which is not mapped, in runs this short "
                          "costs {:.1f} times as much as messages",
@@ -179,23 +181,23 @@ Result<> PairWays::choose(const RankWork& work) {
 }
 
 /// Each receiver tells its senders.
-Result<> PairWays::tell(const RankWork& work) {
-  const auto told = RESHARD_TRY(exchange_ways(work, from_));
+Result<> PairPaths::tell(const PrepareArguments& work) {
+  const auto told = RESHARD_TRY(exchange_paths(work, from_));
   for (const auto& [rank, way] : told) to_[rank] = way;
   return {};
 }
 
-Result<> PairWays::summarise(const RankWork& work) {
+Result<> PairPaths::summarise(const PrepareArguments& work) {
   for (const auto& [rank, way] : from_) uses_[static_cast<std::size_t>(way)] = true;
   std::string mine;
   for (const bool used : uses_) mine += used ? '1' : '0';
-  mine += reason_.substr(0, kMostReason);
+  mine += reason_.substr(0, kMaxReason);
   reason_.clear();
   const auto all =
       RESHARD_TRY(work.control.all_gather(std::as_bytes(std::span(mine)), work.deadline));
   for (std::size_t r = 0; r < all.size(); ++r) {
     const std::string_view theirs(reinterpret_cast<const char*>(all[r].data()), all[r].size());
-    if (theirs.size() < std::size(uses_) || theirs.size() > std::size(uses_) + kMostReason)
+    if (theirs.size() < std::size(uses_) || theirs.size() > std::size(uses_) + kMaxReason)
       return fail(Code::corrupt,
                   fmt::format("the ways of rank {} have {} bytes", r, theirs.size()));
     for (std::size_t w = 0; w < std::size(uses_); ++w) uses_[w] |= theirs[w] == '1';
@@ -205,7 +207,8 @@ Result<> PairWays::summarise(const RankWork& work) {
   return {};
 }
 
-Result<host::BufferPlace> PairWays::place(const RankWork& work, Rank r, SlotId slot) const {
+Result<host::BufferPlace> PairPaths::place(const PrepareArguments& work, Rank r,
+                                           SlotId slot) const {
   const auto peer = peers_.find(r);
   const auto* place = peer == peers_.end() ? nullptr : peer->second.table.find(slot);
   if (place == nullptr)

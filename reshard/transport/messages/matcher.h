@@ -64,10 +64,10 @@ struct Step {
 
 /// All messages of one rank: matches them, moves their bytes and ends them. Used by one thread at a
 /// time. Shared by the transport and its events.
-class Core final : public WireSink {
+class Matcher final : public WireSink {
  public:
   /// @pre control lives until close()
-  Core(std::unique_ptr<Wire> wire, ControlPlane& control);
+  Matcher(std::unique_ptr<Wire> wire, ControlPlane& control);
 
   Wire& wire() { return *wire_; }
   Rank rank() const { return rank_; }

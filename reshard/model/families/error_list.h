@@ -9,13 +9,13 @@
 namespace reshard::families {
 
 /// Collects the errors of one request, so that the user sees all of them at once.
-class Violations {
+class ErrorList {
  public:
   /// The number of errors that a message lists.
   static constexpr std::size_t kMaxShown = 8;
 
   /// `family` is the prefix of the messages ("megatron: "); the combined message has it once.
-  explicit Violations(std::string family) : start_(std::move(family) + ": ") {}
+  explicit ErrorList(std::string family) : start_(std::move(family) + ": ") {}
 
   template <class T>
   void add(const Result<T>& result) {

@@ -21,15 +21,15 @@ Result<> agree(ControlPlane& control, const Result<>& mine, Deadline deadline);
 /// ones, and every process ends without it.
 ///
 /// enter() and leave() are for one thread at a time.
-class World {
+class Runtime {
  public:
   /// `library` must outlive it.
-  explicit World(const Library& library) : library_(library) {}
-  World(const World&) = delete;
-  World& operator=(const World&) = delete;
+  explicit Runtime(const Library& library) : library_(library) {}
+  Runtime(const Runtime&) = delete;
+  Runtime& operator=(const Runtime&) = delete;
 
   /// The world that load_library() has in this process.
-  static World& of_process(const Library& library);
+  static Runtime& of_process(const Library& library);
 
   /// Collective: joins the group of `control` with the GPU of this rank. A new world allocates at
   /// most `staging_bytes` of symmetric memory; all ranks must give the same number. When it

@@ -7,7 +7,7 @@
 // Bytes on a GPU are never touched here: their message is a bulk whatever its size, even to this
 // rank itself. A sender that has them says so in its RTS. A sender that has not may have sent the
 // bytes already; the receiver then asks for an RTS in place of these.
-#include "reshard/transport/messages/core.h"
+#include "reshard/transport/messages/matcher.h"
 
 #include <fmt/format.h>
 
@@ -17,7 +17,7 @@
 
 namespace reshard::messages {
 
-Core::Core(std::unique_ptr<Wire> wire, ControlPlane& control)
+Matcher::Matcher(std::unique_ptr<Wire> wire, ControlPlane& control)
     : wire_(std::move(wire)),
       control_(&control),
       rank_(wire_->rank()),
@@ -28,25 +28,25 @@ Core::Core(std::unique_ptr<Wire> wire, ControlPlane& control)
   flushing_.reserve(links_.size());
 }
 
-std::string Core::describe(Rank from, MessageId id, Rank to) const {
+std::string Matcher::describe(Rank from, MessageId id, Rank to) const {
   return fmt::format("message {} from rank {} to rank {}", id.value(), from.value(), to.value());
 }
 
-std::string Core::describe(const Message& m) const {
+std::string Matcher::describe(const Message& m) const {
   return m.side == Side::send ? describe(rank_, m.id, m.peer) : describe(m.peer, m.id, rank_);
 }
 
 /// The largest payload that fits into one frame with its record. Bytes.
-std::size_t Core::eager_limit() const { return std::min(kEagerBytes, wire_->max_frame() - 32); }
+std::size_t Matcher::eager_limit() const { return std::min(kEagerBytes, wire_->max_frame() - 32); }
 
 /// True if the bytes travel in a frame after the CTS.
-bool Core::framed(const Message& m) const { return !m.bulk && m.bytes <= eager_limit(); }
+bool Matcher::framed(const Message& m) const { return !m.bulk && m.bytes <= eager_limit(); }
 
-bool Core::on_gpu(std::span<const std::byte> bytes) const {
+bool Matcher::on_gpu(std::span<const std::byte> bytes) const {
   return gpu_messages_ && !bytes.empty() && wire_->on_gpu(bytes);
 }
 
-void Core::answer(Rank to, const Record& record) {
+void Matcher::answer(Rank to, const Record& record) {
   Link& link = links_[to.index()];
   if (to == rank_) {
     (void)handle(rank_, record);
@@ -66,7 +66,7 @@ void Core::answer(Rank to, const Record& record) {
   if (!std::exchange(link.to_flush, true)) to_flush_.push_back(to);
 }
 
-void Core::flush() {
+void Matcher::flush() {
   // fail_peer() below may queue more records; the next flush sends them.
   flushing_.clear();
   std::swap(flushing_, to_flush_);
@@ -80,19 +80,19 @@ void Core::flush() {
   }
 }
 
-std::unique_ptr<Step> Core::new_step() {
+std::unique_ptr<Step> Matcher::new_step() {
   if (spare_steps_.empty()) return std::make_unique<Step>();
   std::unique_ptr<Step> step = std::move(spare_steps_.back());
   spare_steps_.pop_back();
   return step;
 }
 
-void Core::give_back(std::unique_ptr<Step> step) {
+void Matcher::give_back(std::unique_ptr<Step> step) {
   step->clear();
   if (spare_steps_.size() < kSpareSteps) spare_steps_.push_back(std::move(step));
 }
 
-void Core::post(Step& step, std::span<const Send> sends, std::span<const Recv> recvs) {
+void Matcher::post(Step& step, std::span<const Send> sends, std::span<const Recv> recvs) {
   steps_.push_back(&step);
   step.tokens.reserve(std::max(kInitialCapacity, sends.size() + recvs.size()));
   step.left = sends.size() + recvs.size();
@@ -102,7 +102,7 @@ void Core::post(Step& step, std::span<const Send> sends, std::span<const Recv> r
   flush();
 }
 
-void Core::post_send(Step& step, const Send& send) {
+void Matcher::post_send(Step& step, const Send& send) {
   Link& link = links_[send.to.index()];
   if (link.gone) {
     step.fail(Error(*link.gone).in(describe(rank_, send.id, send.to)));
@@ -137,7 +137,7 @@ void Core::post_send(Step& step, const Send& send) {
   }
 }
 
-void Core::post_recv(Step& step, const Recv& recv) {
+void Matcher::post_recv(Step& step, const Recv& recv) {
   Link& link = links_[recv.from.index()];
   if (link.gone) {
     step.fail(Error(*link.gone).in(describe(recv.from, recv.id, rank_)));
@@ -175,8 +175,8 @@ void Core::post_recv(Step& step, const Recv& recv) {
 }
 
 /// Stores a message that no receive waits for.
-void Core::store_unexpected(Rank from, UnexpectedMessage rts, std::span<const std::byte> bytes,
-                            Link& link) {
+void Matcher::store_unexpected(Rank from, UnexpectedMessage rts, std::span<const std::byte> bytes,
+                               Link& link) {
   if (bytes.size() > kTinyBytes) {
     link.eager_held += bytes.size();
     if (spare_payloads_.empty())
@@ -193,7 +193,7 @@ void Core::store_unexpected(Rank from, UnexpectedMessage rts, std::span<const st
   table_.insert({id, from, at, MessageTable::Kind::unexpected});
 }
 
-void Core::drop_unexpected(std::uint32_t index) {
+void Matcher::drop_unexpected(std::uint32_t index) {
   UnexpectedMessage& rts = unexpected_[index];
   Link& link = links_[rts.from.index()];
   if (rts.eager && rts.bytes > kTinyBytes) link.eager_held -= rts.bytes;
@@ -204,7 +204,7 @@ void Core::drop_unexpected(std::uint32_t index) {
 }
 
 /// Matches a receive with an announced message. `bytes` are those that came with it, if any.
-void Core::match(std::uint32_t index, UnexpectedMessage& rts, std::span<const std::byte> bytes) {
+void Matcher::match(std::uint32_t index, UnexpectedMessage& rts, std::span<const std::byte> bytes) {
   Message& recv = messages_[index];
   recv.remote = rts.token;
   if (rts.bytes != recv.bytes) {
@@ -237,7 +237,7 @@ void Core::match(std::uint32_t index, UnexpectedMessage& rts, std::span<const st
   queue.push_back(messages_.token(index));
 }
 
-bool Core::progress() {
+bool Matcher::progress() {
   if (wire_closed_) return false;
   if (polls_++ % 64 == 0 && check_status()) return true;
   const Result<bool> polled = wire_->poll(*this);
@@ -252,7 +252,7 @@ bool Core::progress() {
   return moved;
 }
 
-bool Core::move_pulls() {
+bool Matcher::move_pulls() {
   bool moved = false;
   for (std::size_t budget = kPiece; budget > 0 && !pulls_.empty();) {
     Message* recv = messages_.find(pulls_.front());
@@ -268,7 +268,7 @@ bool Core::move_pulls() {
 }
 
 /// True if the message has more bytes to pull.
-bool Core::pull_piece(std::uint32_t index, Message& recv, std::size_t& budget) {
+bool Matcher::pull_piece(std::uint32_t index, Message& recv, std::size_t& budget) {
   const std::size_t bytes = std::min(budget, recv.bytes - recv.moved);
   const std::span<std::byte> into(recv.data + recv.moved, bytes);
   if (recv.peer == rank_) {
@@ -296,12 +296,12 @@ bool Core::pull_piece(std::uint32_t index, Message& recv, std::size_t& budget) {
 }
 
 /// Asks the sender for another RTS, without an address or bytes.
-void Core::ask_again(Message& recv) {
+void Matcher::ask_again(Message& recv) {
   recv.state = State::retry;
   answer(recv.peer, {Kind::retry, 0, {recv.remote}});
 }
 
-bool Core::clear_some() {
+bool Matcher::clear_some() {
   bool moved = false;
   while (!for_cts_.empty()) {
     Message* recv = messages_.find(for_cts_.front());
@@ -316,7 +316,7 @@ bool Core::clear_some() {
   return moved;
 }
 
-void Core::send_cts(std::uint32_t index, Message& recv) {
+void Matcher::send_cts(std::uint32_t index, Message& recv) {
   const std::uint64_t recv_token = messages_.token(index);
   const std::span<std::byte> bytes(recv.data, recv.bytes);
   recv.state = State::cleared;
@@ -350,28 +350,28 @@ void Core::send_cts(std::uint32_t index, Message& recv) {
                      address.bytes()});
 }
 
-void Core::lend(Message& m) {
+void Matcher::lend(Message& m) {
   m.lent = true;
   ++m.step->lent;
 }
 
-void Core::unlend(Message& m) {
+void Matcher::unlend(Message& m) {
   if (!std::exchange(m.lent, false)) return;
   --m.step->lent;
 }
 
-void Core::finish_recv(std::uint32_t index) {
+void Matcher::finish_recv(std::uint32_t index) {
   const Message& recv = messages_[index];
   answer(recv.peer, {Kind::done, 0, {recv.remote}});
   finish(index);
 }
 
-void Core::finish(std::uint32_t index) {
+void Matcher::finish(std::uint32_t index) {
   --messages_[index].step->left;
   release(index);
 }
 
-void Core::release(std::uint32_t index) {
+void Matcher::release(std::uint32_t index) {
   Message& m = messages_[index];
   detach(m);
   if (m.side == Side::recv) {
@@ -381,7 +381,7 @@ void Core::release(std::uint32_t index) {
   messages_.remove(index);
 }
 
-void Core::on_bulk(BulkId id, Result<> outcome) {
+void Matcher::on_bulk(BulkId id, Result<> outcome) {
   Message* m = messages_.find(id.value());
   if (m == nullptr || !m->lent) return;
   const std::uint32_t index = Slab<Message>::index(id.value());

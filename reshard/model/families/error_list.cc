@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "reshard/model/families/violations.h"
+#include "reshard/model/families/error_list.h"
 
 #include <fmt/format.h>
 
@@ -7,7 +7,7 @@
 
 namespace reshard::families {
 
-void Violations::add(const Error& error) {
+void ErrorList::add(const Error& error) {
   std::string message = error.message;
   if (message.starts_with(start_)) message.erase(0, start_.size());
   if (std::find(messages_.begin(), messages_.end(), message) != messages_.end()) return;
@@ -15,7 +15,7 @@ void Violations::add(const Error& error) {
   messages_.push_back(std::move(message));
 }
 
-Result<> Violations::result() const {
+Result<> ErrorList::result() const {
   if (messages_.empty()) return {};
   const std::size_t shown = std::min(messages_.size(), kMaxShown);
   std::string text = start_;

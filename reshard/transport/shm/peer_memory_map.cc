@@ -2,7 +2,7 @@
 // A peer's arena is mapped in windows as it is read. The file only grows, so a window stays valid
 // whatever buffers are allocated and freed in it. Bytes beyond the size of the file are never
 // touched, because that would fault; the size is refreshed when needed.
-#include "reshard/transport/shm/reach.h"
+#include "reshard/transport/shm/peer_memory_map.h"
 
 #include <fmt/format.h>
 #include <sys/mman.h>
@@ -29,7 +29,7 @@ constexpr std::uint64_t kPage = 4096;
 constexpr std::size_t kStreamed = std::size_t{256} << 10;
 constexpr std::uint64_t kNowhere = ~std::uint64_t{0};
 /// Larger than any file, and small enough that sums of offsets cannot overflow.
-constexpr std::uint64_t kMostOffset = std::uint64_t{1} << 56;
+constexpr std::uint64_t kMaxOffset = std::uint64_t{1} << 56;
 
 /// The content of an address from describe().
 struct Source {
@@ -62,7 +62,7 @@ std::uint64_t offset_of(std::span<const std::byte> memory) {
 }
 
 /// Most bytes of one call: the kernel truncates calls beyond 2 GiB.
-constexpr std::size_t kMostBytes = std::size_t{1} << 30;
+constexpr std::size_t kMaxBytes = std::size_t{1} << 30;
 
 /// The local and remote pieces of one call, which need not have the same boundaries.
 class Batch {
@@ -135,10 +135,10 @@ Result<> read_memory(pid_t process, Rank owner, std::uint64_t address,
   Batch batch;
   for (const Get& piece : pieces) {
     for (std::size_t at = 0; at < piece.into.size();) {
-      const std::size_t bytes = std::min(piece.into.size() - at, kMostBytes - batch.bytes());
+      const std::size_t bytes = std::min(piece.into.size() - at, kMaxBytes - batch.bytes());
       batch.add(address + piece.offset + at, piece.into.subspan(at, bytes));
       at += bytes;
-      if (batch.full() || batch.bytes() == kMostBytes) RESHARD_TRY(batch.read(process, owner));
+      if (batch.full() || batch.bytes() == kMaxBytes) RESHARD_TRY(batch.read(process, owner));
     }
   }
   if (!batch.empty()) RESHARD_TRY(batch.read(process, owner));
@@ -155,7 +155,7 @@ void copy_piece(std::byte* to, const std::byte* from, std::size_t bytes) {
 
 }  // namespace
 
-messages::WireAddress Reach::describe(Rank to, std::span<const std::byte> bytes) {
+messages::WireAddress PeerMemoryMap::describe(Rank to, std::span<const std::byte> bytes) {
   const std::uint8_t methods = peer(to).reached_by;
   const std::uint64_t offset = (methods & kMapped) != 0 ? offset_of(bytes) : kNowhere;
   if (offset == kNowhere && (methods & kReadv) == 0) return {};
@@ -163,8 +163,8 @@ messages::WireAddress Reach::describe(Rank to, std::span<const std::byte> bytes)
                                           bytes.size(), peer(rank_).segment.revoked().load()});
 }
 
-Result<> Reach::pull(Rank from, std::span<const std::byte> source, std::size_t offset,
-                     std::span<std::byte> into) {
+Result<> PeerMemoryMap::pull(Rank from, std::span<const std::byte> source, std::size_t offset,
+                             std::span<std::byte> into) {
   Source s{};
   if (source.size() != sizeof s) return fail(Code::corrupt, "an address of the wrong size");
   std::memcpy(&s, source.data(), sizeof s);
@@ -188,8 +188,8 @@ Result<> Reach::pull(Rank from, std::span<const std::byte> source, std::size_t o
 }
 
 /// True if the range is inside the owner's file.
-bool Reach::inside(Rank owner, std::uint64_t offset, std::uint64_t bytes) {
-  if (offset > kMostOffset || bytes > kMostOffset) return false;
+bool PeerMemoryMap::inside(Rank owner, std::uint64_t offset, std::uint64_t bytes) {
+  if (offset > kMaxOffset || bytes > kMaxOffset) return false;
   View& view = views_[owner.index()];
   if (offset + bytes <= view.size) return true;
   struct stat s{};
@@ -198,7 +198,7 @@ bool Reach::inside(Rank owner, std::uint64_t offset, std::uint64_t bytes) {
   return offset + bytes <= view.size;
 }
 
-Result<std::byte*> Reach::window(Rank from, std::size_t number) {
+Result<std::byte*> PeerMemoryMap::window(Rank from, std::size_t number) {
   View& view = views_[from.index()];
   if (number >= view.windows.size()) view.windows.resize(number + 1);
   if (view.windows[number] == nullptr) {
@@ -214,7 +214,7 @@ Result<std::byte*> Reach::window(Rank from, std::size_t number) {
 }
 
 /// @pre inside(from, offset, into.size())
-Result<> Reach::copy_mapped(Rank from, std::uint64_t offset, std::span<std::byte> into) {
+Result<> PeerMemoryMap::copy_mapped(Rank from, std::uint64_t offset, std::span<std::byte> into) {
   while (!into.empty()) {
     const std::size_t at = offset % kWindow;
     const std::size_t bytes = std::min(into.size(), kWindow - at);
@@ -225,7 +225,7 @@ Result<> Reach::copy_mapped(Rank from, std::uint64_t offset, std::span<std::byte
   return {};
 }
 
-Result<RemoteKey> Reach::share(std::span<std::byte> memory) {
+Result<RemoteKey> PeerMemoryMap::share(std::span<std::byte> memory) {
   if (gpu_ && !memory.empty() && gpu_->contains(memory.data()))
     return fail(Code::unsupported, "this memory is on a GPU, where peers cannot read it in place");
   const std::uint64_t offset = offset_of(memory);
@@ -245,11 +245,11 @@ Result<RemoteKey> Reach::share(std::span<std::byte> memory) {
                     reinterpret_cast<std::uint64_t>(memory.data()), offset, memory.size()});
 }
 
-Result<RemoteMemory> Reach::open(Rank owner, const RemoteKey& bytes) {
+Result<RemoteMemory> PeerMemoryMap::open(Rank owner, const RemoteKey& bytes) {
   Key key{};
   if (bytes.size() == sizeof key) std::memcpy(&key, bytes.data(), sizeof key);
   if (bytes.size() != sizeof key || key.group != all_.group ||
-      key.owner != static_cast<std::uint64_t>(owner.value()) || key.bytes > kMostOffset) {
+      key.owner != static_cast<std::uint64_t>(owner.value()) || key.bytes > kMaxOffset) {
     return fail(Code::corrupt,
                 fmt::format("a memory key of {} bytes was not made by rank {} of this group; pass "
                             "on what its share() returned",
@@ -274,7 +274,7 @@ Result<RemoteMemory> Reach::open(Rank owner, const RemoteKey& bytes) {
   return memory;
 }
 
-Result<std::byte*> Reach::map_whole(Rank owner, std::uint64_t offset, std::uint64_t bytes) {
+Result<std::byte*> PeerMemoryMap::map_whole(Rank owner, std::uint64_t offset, std::uint64_t bytes) {
   const std::uint64_t begin = offset / kPage * kPage;
   const std::size_t size = offset - begin + bytes;
   void* p = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED, peer(owner).arena.get(),
@@ -287,7 +287,7 @@ Result<std::byte*> Reach::map_whole(Rank owner, std::uint64_t offset, std::uint6
   return mappings_.back().base + (offset - begin);
 }
 
-Result<> Reach::get(const RemoteMemory& from, std::span<const Get> pieces) {
+Result<> PeerMemoryMap::get(const RemoteMemory& from, std::span<const Get> pieces) {
   if (from.handle >= opened_.size() || opened_[from.handle].owner != from.owner ||
       from.size > opened_[from.handle].bytes)
     return fail(Code::invalid_argument, "get from memory that this transport did not open");
@@ -302,7 +302,7 @@ Result<> Reach::get(const RemoteMemory& from, std::span<const Get> pieces) {
   return fail(Code::aborted, read.error().message);
 }
 
-void Reach::close() {
+void PeerMemoryMap::close() {
   for (View& view : views_)
     for (std::byte* window : view.windows)
       if (window != nullptr) munmap(window, kWindow);

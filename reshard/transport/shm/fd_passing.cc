@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "reshard/transport/shm/pass.h"
+#include "reshard/transport/shm/fd_passing.h"
 
 #include <fmt/format.h>
 #include <poll.h>
@@ -86,7 +86,7 @@ bool same_user(int socket) {
 
 }  // namespace
 
-Result<> Passer::listen(std::uint64_t nonce) {
+Result<> FdPassing::listen(std::uint64_t nonce) {
   listener_ = unix_socket();
   const Address a = address(nonce);
   if (!listener_ ||
@@ -96,7 +96,7 @@ Result<> Passer::listen(std::uint64_t nonce) {
   return {};
 }
 
-Result<> Passer::ask(Rank peer, std::uint64_t nonce) {
+Result<> FdPassing::ask(Rank peer, std::uint64_t nonce) {
   FileDescriptor socket = unix_socket();
   const Address a = address(nonce);
   if (!socket ||
@@ -112,7 +112,7 @@ Result<> Passer::ask(Rank peer, std::uint64_t nonce) {
   return {};
 }
 
-Result<> Passer::serve(int peers, int segment, int arena, Deadline deadline) {
+Result<> FdPassing::serve(int peers, int segment, int arena, Deadline deadline) {
   while (peers > 0) {
     RESHARD_TRY(readable(listener_.get(), deadline, "waiting for a peer that asked for files"));
     const FileDescriptor socket(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC));
@@ -123,7 +123,7 @@ Result<> Passer::serve(int peers, int segment, int arena, Deadline deadline) {
   return {};
 }
 
-Result<PassedFiles> Passer::take(Rank peer, Deadline deadline) {
+Result<PassedFiles> FdPassing::take(Rank peer, Deadline deadline) {
   const auto it = std::ranges::find(asked_, peer, &Asked::peer);
   const std::string what = fmt::format("files of rank {}", peer.value());
   if (it == asked_.end()) return fail(Code::unsupported, what + ": not asked for");

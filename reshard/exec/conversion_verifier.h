@@ -16,9 +16,9 @@ struct RowPlaces {
 /// Sees the rows that a rank converts. This is how a refit is verified: with an observer, a program
 /// writes nothing to the target, but compares what it would have written. Both functions are called
 /// by several threads at a time, and must not throw.
-class ConversionObserver {
+class ConversionVerifier {
  public:
-  virtual ~ConversionObserver() = default;
+  virtual ~ConversionVerifier() = default;
   /// Called once for each unit of rows (ProgramMatrix::unit). `at`: the rows before and after their
   /// conversion; valid only during the call.
   virtual void see(std::size_t unit, const RowPlaces& at) = 0;

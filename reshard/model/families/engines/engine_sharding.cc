@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "reshard/model/families/engines/design.h"
+#include "reshard/model/families/engines/engine_sharding.h"
 
 #include <fmt/format.h>
 
@@ -39,7 +39,7 @@ std::vector<Index> physical_order(Index physical, Index ep, bool round_robin) {
 
 }  // namespace
 
-EngineSizes read_engine_sizes(const LayoutSpec& spec, Violations& wrong) {
+EngineSizes read_engine_sizes(const LayoutSpec& spec, ErrorList& wrong) {
   EngineSizes s;
   s.tp = wrong.take(spec.integer("tp", 1), Index{1});
   s.dp = wrong.take(spec.integer("dp", 1), Index{1});

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // Protects: a message contains all errors, each once, and stays bounded.
-#include "reshard/model/families/violations.h"
+#include "reshard/model/families/error_list.h"
 
 #include <gtest/gtest.h>
 
 namespace reshard::families {
 namespace {
 
-TEST(Violations, are_said_once_each_in_order) {
-  Violations wrong("vllm");
+TEST(ErrorList, are_said_once_each_in_order) {
+  ErrorList wrong("vllm");
   EXPECT_TRUE(wrong.result());
   wrong.add(Result<int>(1));
   EXPECT_EQ(wrong.take(Result<int>(fail(Code::unsupported, "vllm: a")), 7), 7);
@@ -21,9 +21,9 @@ TEST(Violations, are_said_once_each_in_order) {
   EXPECT_EQ(result.error().code, Code::unsupported);
 }
 
-TEST(Violations, beyond_the_most_are_counted) {
-  Violations wrong("hf");
-  for (std::size_t i = 0; i < Violations::kMaxShown + 3; ++i) wrong.refuse(std::to_string(i));
+TEST(ErrorList, beyond_the_most_are_counted) {
+  ErrorList wrong("hf");
+  for (std::size_t i = 0; i < ErrorList::kMaxShown + 3; ++i) wrong.refuse(std::to_string(i));
   EXPECT_EQ(wrong.result().error().message, "hf: 0; 1; 2; 3; 4; 5; 6; 7; and 3 more");
 }
 

@@ -9,7 +9,7 @@
 
 #include "reshard/model/config.h"
 #include "reshard/model/families.h"
-#include "reshard/model/families/violations.h"
+#include "reshard/model/families/error_list.h"
 #include "reshard/sharding/cut.h"
 #include "reshard/sharding/mesh.h"
 
@@ -20,14 +20,14 @@ struct EngineSizes {
   Index tp = 1, dp = 1, ep = 1, pp = 1, replicas = 1;
   Index vocab_multiple = 64, redundant = 0, offset = 0;
 };
-EngineSizes read_engine_sizes(const LayoutSpec& spec, Violations& wrong);
+EngineSizes read_engine_sizes(const LayoutSpec& spec, ErrorList& wrong);
 
 /// True if config.model_type is one of these.
 bool has_type(const ModelConfig& config, std::initializer_list<std::string_view> types);
 
 /// The choices of one inference engine for a model: the meshes of its ranks, what they cut, and its
 /// names. A family (vllm, sglang) fills it in; EngineLayoutBuilder makes the slots.
-struct EngineDesign {
+struct EngineSharding {
   Mesh mesh;               ///< of everything except the routed experts; has an axis "pp".
   Mesh expert_mesh;        ///< of the routed experts: the same ranks; has an axis "pp".
   DimCut heads;            ///< attention heads, and the heads of other mixers.
@@ -68,9 +68,9 @@ struct EngineDesign {
     if (block > 1 && expert_inner.num_axes > 0) expert_inner.granule = block;
   }
 
-  std::string prefix;             ///< prefix of all names: "language_model." or empty.
-  std::string expert_module;      ///< "experts." or "experts.routed_experts."
-  std::string fused_qkv_a;        ///< name of MLA's fused down-projections.
+  std::string prefix;         ///< prefix of all names: "language_model." or empty.
+  std::string expert_module;  ///< "experts." or "experts.routed_experts."
+  std::string fused_qkv_a;    ///< name of MLA's fused down-projections.
   /// The name of attention modules if it is not the checkpoint's; empty: the layer itself has their
   /// parameters.
   std::optional<std::string> attention_module;
