@@ -102,11 +102,15 @@ endfunction()
 # sanitizers takes a second to start: its tests are registered in four shards, whose reports tools/run_tests.sh collects.
 function(reshard_register_tests target)
   if(RESHARD_SANITIZE)
+    if(RESHARD_SANITIZE STREQUAL thread)
+      # They run programs on one thread, byte by byte.
+      set(filter ";GTEST_FILTER=-*/PartialPrograms.*:*/QuantisedPrograms.*:Random*Programs.*")
+    endif()
     foreach(shard RANGE 3)
       set(test ${target}.shard${shard})
       add_test(NAME ${test} COMMAND ${target} --gtest_brief=1)
       set_tests_properties(${test} PROPERTIES LABELS "${ARGN}" TIMEOUT 3000 ENVIRONMENT
-        "GTEST_TOTAL_SHARDS=4;GTEST_SHARD_INDEX=${shard};GTEST_OUTPUT=xml:${PROJECT_BINARY_DIR}/reports/${test}.xml")
+        "GTEST_TOTAL_SHARDS=4;GTEST_SHARD_INDEX=${shard};GTEST_OUTPUT=xml:${PROJECT_BINARY_DIR}/reports/${test}.xml${filter}")
     endforeach()
     return()
   endif()

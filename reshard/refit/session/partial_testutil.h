@@ -38,7 +38,7 @@ inline std::vector<Ignored> ignored_parts() {
           {"any", [](const std::string& name) { return hash64(name) % 3 == 0; }}};
 }
 
-/// By TensorId, what is delivered.
+/// For each TensorId, whether the tensor is delivered.
 inline std::vector<bool> delivered_of(const ModelSpec& model, const Ignored& ignored) {
   std::vector<bool> out;
   for (const CanonicalTensor& t : model.tensors()) out.push_back(!ignored.has(t.name));
@@ -80,24 +80,24 @@ struct PartialJob {
 inline Index wrong_after_part(const OracleSide& oracle, const RankBuffers& now, std::byte before,
                               const std::vector<bool>& delivered, std::span<const Rank> ranks) {
   Index wrong = 0;
-  const auto check = [&](Rank r, SlotId slot, Index begin, Index end, bool old, bool fresh) {
-    for (Index i = begin; i < end; ++i) {
-      const std::byte is = now.at(r, slot)[i];
-      wrong += !((old && is == before) || (fresh && is == oracle.stored->at(r, slot)[i]));
-    }
+  const auto check = [&](const std::byte* is, const std::byte* right, Index begin, Index end,
+                         bool old, bool fresh) {
+    for (Index i = begin; i < end; ++i)
+      wrong += !((old && is[i] == before) || (fresh && is[i] == right[i]));
   };
   const auto check_elements = [&](const ModelLayout& values, SlotId slot, SlotId stored, Rank r) {
     const Index width = bits(now.layout().slot(stored).dtype);
+    const std::byte *const is = now.at(r, stored), *const right = oracle.stored->at(r, stored);
     for (const Fragment& f : values.local(slot, r).fragments)
       for_each_element(values.model(), f, [&](Index, Index local) {
         const bool fresh = delivered[f.tensor.index()];
-        check(r, stored, local * width / 8, (local * width + width + 7) / 8, !fresh, fresh);
+        check(is, right, local * width / 8, (local * width + width + 7) / 8, !fresh, fresh);
       });
   };
   const ModelLayout& values = *oracle.side().values();
   for (const Rank r : ranks) {
     for (const SlotId slot : now.layout().slots_of(r))
-      check(r, slot, 0, now.bytes(r, slot), true, true);
+      check(now.at(r, slot), oracle.stored->at(r, slot), 0, now.bytes(r, slot), true, true);
     if (oracle.quantised == nullptr) {
       for (const SlotId slot : values.slots_of(r)) check_elements(values, slot, slot, r);
       continue;

@@ -37,11 +37,12 @@ void fill_plain(const RankBuffers& values, std::int64_t version) {
       for (const Fragment& fragment : layout.local(slot, r).fragments) {
         const DType dtype = layout.slot(slot).dtype;
         const Index width = bits(dtype) / 8;
+        std::byte* const memory = values.at(r, slot);
         for_each_element(layout.model(), fragment, [&](Index element, Index local) {
           const float value = value_of(fragment.tensor, element, version);
           std::byte raw[4];
           std::memcpy(raw, &value, sizeof raw);
-          convert_values({{DType::f32}, {dtype}}, raw, values.at(r, slot) + local * width, 1);
+          convert_values({{DType::f32}, {dtype}}, raw, memory + local * width, 1);
         });
       }
 }
@@ -140,9 +141,11 @@ std::set<std::string> projections(const ModelSpec& model) {
 
 Index different_bytes(const RankBuffers& a, const RankBuffers& b, Rank r) {
   Index different = 0;
-  for (const SlotId slot : a.layout().slots_of(r))
-    for (Index i = 0; i < a.bytes(r, slot); ++i)
-      different += a.at(r, slot)[i] != b.at(r, slot)[i] ? 1 : 0;
+  for (const SlotId slot : a.layout().slots_of(r)) {
+    const std::byte *const as = a.at(r, slot), *const bs = b.at(r, slot);
+    const Index bytes = a.bytes(r, slot);
+    for (Index i = 0; i < bytes; ++i) different += as[i] != bs[i] ? 1 : 0;
+  }
   return different;
 }
 
