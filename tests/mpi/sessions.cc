@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Protects: sessions over `mpi`, between processes that mpirun started: hundreds of versions of
+// Protects: sessions over `mpi`, between processes that mpirun started: a hundred versions of
 // plain and quantised models, each proved; quantised sides that hold what the oracle says, and
 // after a fault a whole version or a torn one.
 #include "reshard/refit/session/quantised_faults_suite_testutil.h"
@@ -16,7 +16,7 @@ INSTANTIATE_TEST_SUITE_P(Ways, MpiSessions,
                                           testing::Values(RefitPath::automatic,
                                                           RefitPath::message)));
 
-TEST_P(MpiSessions, refit_two_hundred_versions) {
+TEST_P(MpiSessions, refit_many_versions) {
   const auto [buffering, path] = GetParam();
   const SessionLayouts job = overlapping_job();
   const auto ended =
@@ -24,7 +24,7 @@ TEST_P(MpiSessions, refit_two_hundred_versions) {
         const SessionMemory memory(job, ends.rank(), {.shared = true});
         auto session = memory.prepare(ends, session_options(buffering, path, VerifyMode::always));
         ASSERT_EQ(outcome(session), "");
-        for (std::int64_t version = 0; version < 200; ++version) {
+        for (std::int64_t version = 0; version < many_refits(); ++version) {
           memory.source_bytes.fill(memory.source, version);
           const auto report = session->refit(version);
           ASSERT_EQ(outcome(report), "");
@@ -56,8 +56,9 @@ INSTANTIATE_TEST_SUITE_P(Ways, MpiQuantisedSteady, testing::ValuesIn(quantised::
 TEST_P(MpiQuantisedSteady, refits_grow_nothing) {
   const quantised::Case c = quantised::small_case();
   const quantised::ChangingModel model(c);
-  const auto ended = run_launched(
-      c.ranks, [&](RankEnds& ends) { quantised::refit_often(ends, model, GetParam(), 250, true); });
+  const auto ended = run_launched(c.ranks, [&](RankEnds& ends) {
+    quantised::refit_often(ends, model, GetParam(), many_refits(), true);
+  });
   EXPECT_EQ(outcome(ended), "");
 }
 

@@ -78,14 +78,7 @@ CountAllocations::~CountAllocations() { living.fetch_sub(1); }
 std::int64_t CountAllocations::here() const { return calls_here - here_; }
 std::int64_t CountAllocations::everywhere() const { return calls.load() - everywhere_; }
 
-int many_refits() {
-  if (std::getenv("RESHARD_SLOW_TESTS") != nullptr) return 1000;
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-  return 100;
-#else
-  return 250;
-#endif
-}
+int many_refits() { return std::getenv("RESHARD_SLOW_TESTS") != nullptr ? 1000 : 100; }
 
 std::int64_t resident_bytes() {
   std::ifstream file("/proc/self/statm");

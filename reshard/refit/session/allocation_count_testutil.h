@@ -29,17 +29,17 @@ class CountAllocations {
 std::int64_t resident_bytes();
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-/// What resident_bytes() may grow by where nothing grows: what a sanitizer keeps of freed memory,
-/// and notes of all memory.
+/// The allowed growth of resident_bytes() where nothing grows: freed memory that a sanitizer
+/// keeps, and its shadow of all memory.
 inline constexpr std::int64_t kHeapPlay = std::int64_t{320} << 20;
 #else
-/// What resident_bytes() may grow by where nothing grows: the heap's own play: pages that a
-/// thread's arena touches when calls come in another order.
+/// The allowed growth of resident_bytes() where nothing grows: pages that a thread's arena touches
+/// when calls come in another order.
 inline constexpr std::int64_t kHeapPlay = std::int64_t{512} << 10;
 #endif
 
-/// Refits of a test that memory does not grow: a thousand with RESHARD_SLOW_TESTS=1, else 250, or
-/// 100 under a sanitizer.
+/// The number of refits in a test that memory does not grow: 1000 with RESHARD_SLOW_TESTS=1, else
+/// 100.
 int many_refits();
 
 }  // namespace reshard
