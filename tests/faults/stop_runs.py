@@ -2,15 +2,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """Stops ranks of real refits with SIGSTOP and checks that everything ends nevertheless.
 
-  tests/faults/stop_runs.py PROGRAM [--runs 100] [--backends shm,ucx,gloo] [--seed 0]
+  tests/faults/stop_runs.py PROGRAM [--runs 100] [--backends shm,ucx,gloo] [--seed 0] [--at-once 4]
 
 Each run is `reshard run --spawn`, as one program or as two that meet. The seed decides that, which ranks stand
 still (often all of a program) and from which moment on. A run is good when every program has ended soon after its
-deadline, with one line that names a rank which stood still, and no process and no file is left. Prints a table;
-exit code 1 when a run was not good, 77 when nothing could be tried.
+deadline, with one line that names a rank which stood still, and no process and no file is left. Several runs wait
+for their deadlines at once; shared memory is looked at when all of them have ended. Prints a table; exit code 1 when
+a run was not good, 77 when nothing could be tried.
 """
 
 import argparse
+import concurrent.futures
 import os
 import pathlib
 import random
@@ -70,7 +72,6 @@ def started(tag, count):
 def one_run(program, backend, target, parts, wanted, moment):
   """(ranks that were stopped, seconds, faults)"""
   tag = f"{os.getpid()}-{random.SystemRandom().getrandbits(48):x}"
-  shared = set(os.listdir("/dev/shm"))
   faults = []
   with tempfile.TemporaryDirectory(prefix="reshard-faults-") as folder:
     meet, temporary = pathlib.Path(folder) / "meet", pathlib.Path(folder) / "tmp"
@@ -96,8 +97,6 @@ def one_run(program, backend, target, parts, wanted, moment):
       faults.append(f"{len(left)} processes are left")
     if files := [*meet.iterdir(), *temporary.iterdir()]:
       faults.append(f"files are left: {[f.name for f in files]}")
-  if extra := kill_runs.left_in_shared_memory(shared):
-    faults.append(f"left in /dev/shm: {sorted(extra)}")
   return stopped, seconds, faults
 
 
@@ -131,12 +130,33 @@ def wanted_ranks(rng, parts):
   return set(rng.sample(range(RANKS), rng.randint(1, RANKS)))
 
 
+def seeded_run(program, backend, seed, number):
+  """(the run in words, ranks that were stopped, seconds, faults)"""
+  rng = random.Random(f"{seed}/{backend}/{number}")
+  parts = rng.choice((1, 2))
+  wanted = wanted_ranks(rng, parts)
+  stopped, seconds, faults = one_run(program, backend, rng.choice(TARGETS), parts, wanted, rng.uniform(0, 0.5))
+  return f"run {number}, {parts} programs, ranks {sorted(stopped)} stopped", stopped, seconds, faults
+
+
+def outcomes(program, backend, seed, runs, at_once):
+  """The outcome of each run, and one more where shared memory is left behind."""
+  with concurrent.futures.ThreadPoolExecutor(at_once) as pool:
+    for first in range(0, runs, at_once):
+      shared = set(os.listdir("/dev/shm"))
+      numbers = range(first, min(first + at_once, runs))
+      yield from pool.map(lambda i: seeded_run(program, backend, seed, i), numbers)
+      if extra := kill_runs.left_in_shared_memory(shared):
+        yield f"runs {first} to {numbers[-1]}", set(), 0.0, [f"left in /dev/shm: {sorted(extra)}"]
+
+
 def main(arguments):
   parser = argparse.ArgumentParser(prog="stop_runs.py", description=__doc__.split("\n")[0])
   parser.add_argument("program")
   parser.add_argument("--runs", type=int, default=100)
   parser.add_argument("--backends", default=",".join(BACKENDS))
   parser.add_argument("--seed", type=int, default=0)
+  parser.add_argument("--at-once", type=int, default=4)
   chosen = parser.parse_args(arguments)
   rows, bad = [], 0
   for backend in chosen.backends.split(","):
@@ -144,17 +164,13 @@ def main(arguments):
       print(f"skipped {backend}: {why}", flush=True)
       continue
     longest, all_of_one, not_good = 0.0, 0, 0
-    for i in range(chosen.runs):
-      rng = random.Random(f"{chosen.seed}/{backend}/{i}")
-      parts = rng.choice((1, 2))
-      wanted = wanted_ranks(rng, parts)
-      stopped, seconds, faults = one_run(
-        chosen.program, backend, rng.choice(TARGETS), parts, wanted, rng.uniform(0, 0.5))
+    done = outcomes(chosen.program, backend, chosen.seed, chosen.runs, chosen.at_once)
+    for run, stopped, seconds, faults in done:
       longest = max(longest, seconds)
       all_of_one += {0, 1} <= stopped or {2, 3} <= stopped
       not_good += bool(faults)
       for fault in faults:
-        print(f"{backend} run {i}, {parts} programs, ranks {sorted(stopped)} stopped: {fault}", flush=True)
+        print(f"{backend} {run}: {fault}", flush=True)
     bad += not_good
     rows.append(f"| {backend} | {chosen.runs} | {all_of_one} | {longest:.1f} s | {not_good} |")
   if not rows:
