@@ -2,8 +2,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Builds examples/cpp as a user's project does, runs each program, and checks what it prints.
 
-  test_embed.py --source FOLDER --build FOLDER --link static|shared|pkg-config|subdirectory
+  test_embed.py --source FOLDER --build FOLDER --link installed|pkg-config|subdirectory
                 [--build-type Debug] [--compiler clang++-19]
+
+`installed` links the static library, then the shared one. Compilers run through ccache where there is one, in a folder
+that is always the same.
 """
 
 import argparse
@@ -22,6 +25,9 @@ PRINTS = {
   "own_layout": [r"^rank 3 of 4 holds engine/\S+ \[\d+, \d+\]$", r"bytes to deliver"],
   "quantised_target": [r"^rank 0: \d+ bytes of BF16 became \d+ of MXFP8", r"^rank 1: \d+ bytes of BF16"],
 }
+
+
+PROGRAMS = [*PRINTS, "refit_processes", "convert_checkpoint"]
 
 
 def run(command, **more):
@@ -59,39 +65,54 @@ def check_processes(program, folder, environment):
     check(program, outputs[number], wanted)
 
 
-def build(arguments, folder):
-  """Configures and builds the examples; the folder with their programs."""
-  prefix, out = folder / "prefix", folder / "build"
-  configure = ["cmake", "-G", "Ninja", "-S", f"{arguments.source}/examples/cpp", "-B", out,
-               f"-DCMAKE_BUILD_TYPE={arguments.build_type}"]
-  if arguments.compiler:
-    configure.append(f"-DCMAKE_CXX_COMPILER={arguments.compiler}")
+def builds(arguments, folder):
+  """Configures and builds the examples; the folders with their programs."""
   if arguments.link == "subdirectory":
-    run([*configure, f"-DRESHARD_SOURCE={arguments.source}"])
+    out = folder / "build"
+    configure(arguments, out, f"-DRESHARD_SOURCE={arguments.source}")
     for target in run(["ninja", "-C", out, "-t", "targets", "all"]).splitlines():
       if "_tests:" in target or target.startswith(("bin/reshard:", "install:")):
         sys.exit(f"as a subdirectory reshard brings what its user did not ask for: {target}")
-  else:
-    run(["cmake", "--install", arguments.build, "--prefix", prefix])
-    check_headers(arguments.source, prefix)
-    if arguments.link == "pkg-config":
-      return build_by_hand(arguments, prefix, out)
-    shared = "ON" if arguments.link == "shared" else "OFF"
-    run([*configure, f"-DCMAKE_PREFIX_PATH={prefix}", f"-DBUILD_SHARED_LIBS={shared}"])
-  run(["ninja", "-C", out, "plan", "refit_in_process", "refit_processes", "own_layout", "quantised_target",
-       "convert_checkpoint"])
-  return out
+    run(["ninja", "-C", out, *PROGRAMS])
+    yield out
+    return
+  prefix = folder / "prefix"
+  run(["cmake", "--install", arguments.build, "--prefix", prefix])
+  check_headers(arguments.source, prefix)
+  if arguments.link == "pkg-config":
+    yield build_by_hand(arguments, prefix, folder / "build")
+    return
+  for shared in ("OFF", "ON"):
+    out = folder / f"build-shared-{shared}"
+    configure(arguments, out, f"-DCMAKE_PREFIX_PATH={prefix}", f"-DBUILD_SHARED_LIBS={shared}")
+    run(["ninja", "-C", out, *PROGRAMS])
+    yield out
+
+
+def configure(arguments, out, *more):
+  command = ["cmake", "-G", "Ninja", "-S", f"{arguments.source}/examples/cpp", "-B", out,
+             f"-DCMAKE_BUILD_TYPE={arguments.build_type}", *more]
+  if arguments.compiler:
+    command.append(f"-DCMAKE_CXX_COMPILER={arguments.compiler}")
+  if shutil.which("ccache"):
+    command.append("-DCMAKE_CXX_COMPILER_LAUNCHER=ccache")
+  run(command)
 
 
 def build_by_hand(arguments, prefix, out):
   """Without CMake: the flags that pkg-config says."""
   settings = {**os.environ, "PKG_CONFIG_PATH": str(next(prefix.rglob("reshard.pc")).parent)}
-  flags = run(["pkg-config", "--cflags", "--libs", "reshard"], env=settings).split()
-  libraries = run(["pkg-config", "--variable=libdir", "reshard"], env=settings).strip()
+
+  def said(*what):
+    return run(["pkg-config", *what, "reshard"], env=settings).split()
+
+  compiler = ["ccache"] if shutil.which("ccache") else []
+  compiler.append(arguments.compiler or "c++")
   out.mkdir()
-  for program in [*PRINTS, "refit_processes", "convert_checkpoint"]:
-    run([arguments.compiler or "c++", f"{arguments.source}/examples/cpp/{program}.cc", "-o", out / program, *flags,
-         f"-Wl,-rpath,{libraries}"])
+  for program in PROGRAMS:
+    source, compiled = f"{arguments.source}/examples/cpp/{program}.cc", out / f"{program}.o"
+    run([*compiler, "-c", source, "-o", compiled, *said("--cflags")])
+    run([*compiler, compiled, "-o", out / program, *said("--libs"), f"-Wl,-rpath,{said('--variable=libdir')[0]}"])
   return out
 
 
@@ -107,24 +128,25 @@ def main():
   parser = argparse.ArgumentParser()
   parser.add_argument("--source", required=True)
   parser.add_argument("--build", required=True)
-  parser.add_argument("--link", required=True, choices=["static", "shared", "pkg-config", "subdirectory"])
+  parser.add_argument("--link", required=True, choices=["installed", "pkg-config", "subdirectory"])
   parser.add_argument("--build-type", default="Release")
   parser.add_argument("--compiler", default="")
   arguments = parser.parse_args()
   if arguments.compiler and not shutil.which(arguments.compiler):
     sys.exit(f"{arguments.compiler} is not installed")
-  with tempfile.TemporaryDirectory() as name:
-    folder = pathlib.Path(name)
-    out = build(arguments, folder)
-    # An installed library must find its example configs beside it; a static one knows its sources.
-    environment = {key: value for key, value in os.environ.items() if not key.startswith("RESHARD_")}
+  # An installed library must find its example configs beside it; a static one knows its sources.
+  environment = {key: value for key, value in os.environ.items() if not key.startswith("RESHARD_")}
+  folder = pathlib.Path(arguments.build, "embed", "-".join([arguments.link, arguments.build_type, arguments.compiler]))
+  shutil.rmtree(folder, ignore_errors=True)
+  folder.mkdir(parents=True)
+  for out in builds(arguments, folder):
     for program, patterns in PRINTS.items():
       check(program, run([out / program], env=environment), patterns)
     check_processes(out / "refit_processes", folder, environment)
-    checkpoints = folder / "checkpoints"
-    checkpoints.mkdir()
-    check("convert_checkpoint", run([out / "convert_checkpoint", checkpoints], env=environment),
-          [r"^\d+ bytes for 4 ranks in 4 files$", r"^423 tensors agree in every bit, 0 differ$"])
+    with tempfile.TemporaryDirectory() as checkpoints:
+      check("convert_checkpoint", run([out / "convert_checkpoint", checkpoints], env=environment),
+            [r"^\d+ bytes for 4 ranks in 4 files$", r"^423 tensors agree in every bit, 0 differ$"])
+  shutil.rmtree(folder)
 
 
 if __name__ == "__main__":
