@@ -34,7 +34,8 @@ pytest_in() {
 }
 if [ -z "${RESHARD_NO_PYTEST:-}" ]; then
   SECONDS=0
-  pytest_in venv python/tests >"$reports/pytest.log" 2>&1 &
+  # Two processes, each with whole files.
+  pytest_in venv python/tests -n 2 --dist loadfile >"$reports/pytest.log" 2>&1 &
   beside=$!
   pytest_in venv tests/python || ok=false
   # Megatron-Core warns about itself, hundreds of times.
