@@ -248,16 +248,16 @@ class _Worker:
   def _prepare(self, model: torch.nn.Module, link: InvitedLink) -> None:
     invitation, first = link.invitation, link.invitation.trainers
     mine = _local(model, invitation, link.rank - first)
-    told = link.gather({"local": mine is not None})[first:]
-    self._whole = not all(other["local"] for other in told)
+    messages = link.gather({"local": mine is not None})[first:]
+    self._whole = not all(other["local"] for other in messages)
     if self._whole and invitation.route == "local":
       raise reshard.UnsupportedError("the layout of this engine is not known; its log says why")
     tensors = manifest.model_of(invitation.tensors)
     holds = mine
     if self._whole or mine is None:
       holds = manifest.describe(reshard.layout("hf", tensors), 0)
-    told = link.gather({"holds": holds, "quant": None, "version": self._version, "open": False})
-    source, target = layouts_of(tensors, told, first)
+    messages = link.gather({"holds": holds, "quant": None, "version": self._version, "open": False})
+    source, target = layouts_of(tensors, messages, first)
     buffers = reshard.RankBuffers.allocate(target, [link.rank], shared=True)
     memory = buffers.tensors(link.rank)
     self._arrived = {t.name: _viewed(t, memory[t.name]) for t in target.local(link.rank)}

@@ -29,14 +29,14 @@ def _held(layout, rank):
 @pytest.mark.parametrize(("name", "text"), _PAIRS)
 def test_a_layout_of_manifests_is_the_layout(name, text):
   layout = reshard.layout(text, reshard.open_model(name, layers=4))
-  told = {rank: manifest.describe(layout, rank) for rank in layout.ranks}
+  descriptions = {rank: manifest.describe(layout, rank) for rank in layout.ranks}
   model = manifest.model_of(manifest.table_of(layout.model))
-  built = manifest.build("told", model, told, omit=True)
+  built = manifest.build("told", model, descriptions, omit=True)
   for rank in layout.ranks:
     assert _held(built, rank) == _held(layout, rank)
 
 
-def _told(layouts):
+def _messages(layouts):
   """What ranks tell, those of one layout after those of the other."""
   return [
     {
@@ -54,7 +54,7 @@ def test_quantised_layouts_are_made_of_what_is_told(text):
   mine = reshard.layout(text, model)
   engine = reshard.layout("vllm:tp=2,quant=fp8_channel,quant_grid=tensor,quant_method=modelopt", model)
   plain = manifest.model_of(manifest.table_of(model))
-  source, target = layouts_of(plain, _told([mine, engine]), len(mine.ranks))
+  source, target = layouts_of(plain, _messages([mine, engine]), len(mine.ranks))
   assert source.quant_format == mine.quant_format and target.quant_format == "fp8_channel"
   for rank in mine.ranks:
     assert _held(source, rank) == _held(mine, rank)
@@ -67,10 +67,10 @@ def test_quantised_layouts_are_made_of_what_is_told(text):
 
 def test_ranks_that_are_told_to_hold_two_formats_are_refused():
   model = reshard.open_model("qwen3-30b-a3b", layers=1)
-  told = _told([reshard.layout("hf", model), reshard.layout("vllm:tp=2,quant=fp8_channel", model)])
-  told[1]["quant"] = None
+  messages = _messages([reshard.layout("hf", model), reshard.layout("vllm:tp=2,quant=fp8_channel", model)])
+  messages[1]["quant"] = None
   with pytest.raises(reshard.UnsupportedError, match="the engine's ranks hold different quantised"):
-    layouts_of(manifest.model_of(manifest.table_of(model)), told, 1)
+    layouts_of(manifest.model_of(manifest.table_of(model)), messages, 1)
 
 
 def test_a_manifest_that_names_no_tensor_of_the_model_is_refused():

@@ -23,10 +23,10 @@ def _fragments(layout, prefix=""):
 def test_a_draft_model_has_names_of_its_own():
   target, draft = _layout("megatron:tp=2", 3), _layout("fsdp:shard=2", 1)
   parts = Parts(target, (), None, None, Draft(draft, {t.name: "draft's" for t in draft.local(1)}))
-  told = [{"holds": parts.holds(target, rank), "quant": None} for rank in (0, 1)]
-  told.append({"holds": [], "quant": None})
+  messages = [{"holds": parts.holds(target, rank), "quant": None} for rank in (0, 1)]
+  messages.append({"holds": [], "quant": None})
   model = manifest.model_of(parts.table)
-  source, engine = layouts_of(model, told, 2)
+  source, engine = layouts_of(model, messages, 2)
   assert _fragments(source) == _fragments(target) | _fragments(draft, DRAFT)
   assert list(engine.ranks) == [2] and engine.local(2) == []
   mine = parts.tensors({t.name: "mine" for t in target.local(1)}, source, 1)
@@ -56,6 +56,6 @@ def test_a_local_tensor_of_two_models_is_padded_where_it_holds_the_other():
   parts = [reshard.PlacedBox("a", [(0, 4)], [0]), reshard.PlacedBox("b", [(0, 2)], [4])]
   builder.add([0], "ab", [6], "float32", parts=parts)
   table = manifest.table_of(model, {"b"})
-  told = {0: manifest.describe(builder.finish(), 0, table)}
-  (local,) = manifest.build("part", manifest.model_of(table), told).local(0)
+  descriptions = {0: manifest.describe(builder.finish(), 0, table)}
+  (local,) = manifest.build("part", manifest.model_of(table), descriptions).local(0)
   assert local.padding == 4 and [(f.tensor, f.offset) for f in local.fragments] == [("b", 4)]

@@ -30,7 +30,7 @@ void say(int rank, const std::string& what) {
   std::fflush(stdout);
 }
 
-/// What was told of version 2, which never comes about.
+/// The error of version 2, which is never finished.
 Result<> refit_both(const Arguments& arguments, ProcessGroup& group, const Memory& memory,
                     PublishedVersion& published, const Job& first, const Job& second) {
   const Rank me = group.transport->rank();
@@ -64,10 +64,10 @@ Result<> live(const Arguments& arguments) {
   ProcessGroup group = RESHARD_TRY(join_group("mpi", join_as));
   const Memory memory(first, Rank(place->rank));
   PublishedVersion published;
-  const Result<> told = refit_both(arguments, group, memory, published, first, second);
-  say(place->rank,
-      "was told: " +
-          (told ? "nothing" : std::string(name(told.error().code)) + ": " + told.error().message));
+  const Result<> refitted = refit_both(arguments, group, memory, published, first, second);
+  say(place->rank, "was told: " + (refitted ? "nothing"
+                                            : std::string(name(refitted.error().code)) + ": " +
+                                                  refitted.error().message));
   const TargetVersion held = published.target_version();
   const Index wrong = memory.wrong(held, held.version == 2 ? second : first);
   if (memory.has_target())
@@ -76,7 +76,7 @@ Result<> live(const Arguments& arguments) {
   group.transport->close();
   say(place->rank, "got away");
   if (place->rank == 0) (void)finish_serving(Deadline::after(std::chrono::seconds(10)));
-  return told;
+  return refitted;
 }
 
 }  // namespace

@@ -107,8 +107,8 @@ def stored(request, plain, tmp_path_factory):
   beside = request.param.endswith("beside")
   folder = write(root / "hf", tensors, CONFIG if beside else modelopt_config(tensors))
   if beside:
-    told = {"producer": {"name": "modelopt"}, "quantization": modelopt_config(tensors, True)}
-    (folder / "hf_quant_config.json").write_text(json.dumps(told))
+    config = {"producer": {"name": "modelopt"}, "quantization": modelopt_config(tensors, True)}
+    (folder / "hf_quant_config.json").write_text(json.dumps(config))
   return "nvfp4 and fp8_tensor and mxfp8", folder, tensors, values
 
 

@@ -46,7 +46,7 @@ class Side:
   own: bool = False  # mesh and placements are the DTensor's: other ranks may have other meshes
 
   def say(self) -> dict[str, Any]:
-    """What the others are told, as JSON."""
+    """The message to the others, as JSON."""
     tensor = self.tensor
     return {
       "shape": None if self.shape is None else list(self.shape),

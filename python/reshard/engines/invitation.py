@@ -94,7 +94,7 @@ class InvitedLink(Link):
 
   says  what this rank tells the others of itself; anything that JSON takes
 
-  Attributes: `told`, what each rank said, by rank.
+  Attributes: `messages`, what each rank said, by rank.
   """
 
   def __init__(self, invitation: Invitation, rank: int, says: Any = None) -> None:
@@ -110,7 +110,7 @@ class InvitedLink(Link):
     super().__init__(group, invitation.deadline, invitation.verify)
     self.invitation = invitation
     try:
-      self.told = self.gather(says)
+      self.messages = self.gather(says)
     except BaseException:
       self.close()
       raise

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which tensors of a model one side of an update holds quantised, and how.
 
-Layouts are told as those of plain values; whoever is told makes the layout of data and scales.
+Messages have layouts of plain values; their receiver makes the layout of data and scales.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class Quantisation:
     return cls.of_layout(stored)
 
   @classmethod
-  def told(cls, said: dict[str, Any] | None) -> Quantisation | None:
+  def from_message(cls, said: dict[str, Any] | None) -> Quantisation | None:
     """What `as_dict()` gave."""
     if said is None:
       return None

@@ -4,7 +4,7 @@
 Trainers give their parts of each tensor, in one order; workers get whole tensors, in that order.
 Each bucket is a refit of its own from the trainers' layout to whole tensors on every worker. Its
 session is made in the first update and used again as long as the bucket holds the same; what is in
-it is told in a few bytes then. While a bucket moves, the next one is filled.
+it is described in a few bytes then. While a bucket moves, the next one is filled.
 
 Buckets are where the tensors are: those of trainers on the GPU that has the tensors, those of workers
 on the one that shall get them, if reshard can use it; else in memory that this host's processes share.
@@ -339,15 +339,15 @@ class Stream:
     old = self._made.pop(number, None)
     if old is not None and old.session is not None:
       old.session.close()
-    told = self.link.gather({} if bucket is None else bucket.said())[: self.senders]
-    table = told[0]["table"]
-    for rank, other in enumerate(told):
+    messages = self.link.gather({} if bucket is None else bucket.said())[: self.senders]
+    table = messages[0]["table"]
+    for rank, other in enumerate(messages):
       for mine, its in zip(table, other["table"], strict=False):
         if mine != its:
           raise reshard.InvalidArgumentError(f"trainer 0 sends {mine}, but trainer {rank} sends {its}")
       if len(table) != len(other["table"]):
         raise reshard.InvalidArgumentError(f"trainers 0 and {rank} fill bucket {number} differently")
-    source = self._source(told)
+    source = self._source(messages)
     if source is None:  # nothing but empty tensors
       return _Made(keys, None, _views(table, {}))
     target, wholes = self._target(source.model)
@@ -362,8 +362,8 @@ class Stream:
     session = self.link.session(source, target, target_tensors=views, **options)
     return _Made(keys, session, _views(table, views))
 
-  def _source(self, told: list[dict[str, Any]]) -> reshard.Layout | None:
-    ranks = unpacked([other["held"] for other in told], 0)
+  def _source(self, messages: list[dict[str, Any]]) -> reshard.Layout | None:
+    ranks = unpacked([other["held"] for other in messages], 0)
     if not any(ranks.values()):
       return None
     return FullTensors(None).layout("trainer", ranks, "")

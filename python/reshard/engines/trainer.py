@@ -150,14 +150,14 @@ class EngineTrainer:
       link.gather({})  # the workers agree on their route
       quant = Quantisation.of_layout(layout)
       mine = {"holds": parts.holds(layout, self.rank), "quant": quant and quant.as_dict(), "version": 0}
-      told = link.gather(mine)
+      messages = link.gather(mine)
       model = manifest.model_of(self._invitation.tensors)
-      source, target = layouts_of(model, told, trainers)
+      source, target = layouts_of(model, messages, trainers)
       _check_same(layout, source, self.rank)
       if len(parts.table) != len(layout.model.tensors) or parts.draft_config is not None:
         self._tensors = parts.tensors(self._tensors, source, self.rank)
       link.prepare(source, target, source_tensors=self._tensors, on_phase=self._on_phase)
-      workers = told[trainers:]
+      workers = messages[trainers:]
       self.version = max(int(x["version"]) for x in workers)
     except BaseException as error:
       if self._client is not None:
@@ -231,8 +231,8 @@ class EngineTrainer:
     if call.error is not None:
       self._link.abort(f"the engine refused the update: {call.error}")
 
-  def _check(self, told: list[Any]) -> None:
-    failed = [x["torn"] for x in told[self.size :] if x.get("torn")]
+  def _check(self, messages: list[Any]) -> None:
+    failed = [x["torn"] for x in messages[self.size :] if x.get("torn")]
     if failed:
       raise TornError(f"the engine is torn: {failed[0]}")
 
@@ -270,29 +270,29 @@ def _check_options(client: Client | None, rank: int, route: str, deadline: float
 
 
 def layouts_of(
-  model: reshard.Model, told: list[Any], trainers: int
+  model: reshard.Model, messages: list[Any], trainers: int
 ) -> tuple[reshard.Layout, reshard.Layout]:
-  """The trainers' and the workers' layouts, from what all ranks told."""
-  source = _layout_of("trainer", model, told, range(trainers))
-  return source, _layout_of("engine", model, told, range(trainers, len(told)), omit=True)
+  """The trainers' and the workers' layouts, from the messages of all ranks."""
+  source = _layout_of("trainer", model, messages, range(trainers))
+  return source, _layout_of("engine", model, messages, range(trainers, len(messages)), omit=True)
 
 
 def _layout_of(
-  name: str, model: reshard.Model, told: list[Any], ranks: range, omit: bool = False
+  name: str, model: reshard.Model, messages: list[Any], ranks: range, omit: bool = False
 ) -> reshard.Layout:
-  held = {i: told[i]["holds"] for i in ranks}
+  held = {i: messages[i]["holds"] for i in ranks}
   values = manifest.build(name, model, held, omit=omit)
-  forms = [told[i].get("quant") for i in ranks]
+  forms = [messages[i].get("quant") for i in ranks]
   if any(form != forms[0] for form in forms):
     raise reshard.UnsupportedError(f"the {name}'s ranks hold different quantised formats")
-  quant = Quantisation.told(forms[0])
+  quant = Quantisation.from_message(forms[0])
   return values if quant is None else quant.of(values)
 
 
-def _check_same(layout: reshard.Layout, told: reshard.Layout, rank: int) -> None:
-  """Quantised layouts are made anew of what was told."""
+def _check_same(layout: reshard.Layout, sent: reshard.Layout, rank: int) -> None:
+  """Quantised layouts are made anew from a message."""
   if layout.quantised:
-    forms = [[(t.name, t.dtype, t.bytes) for t in x.local(rank)] for x in (layout, told)]
+    forms = [[(t.name, t.dtype, t.bytes) for t in x.local(rank)] for x in (layout, sent)]
     if sorted(forms[0], key=str) != sorted(forms[1], key=str):
       raise reshard.UnsupportedError(
         f"{layout.name}: the engine cannot be told how this layout is quantised"
@@ -335,7 +335,7 @@ def _show_draft(client: Any, link: InvitedLink) -> None:
   A call that fails on a worker of vLLM leaves the answers of others unread (see `WorkerEngine._fails`); so the workers
   have said before whether it can.
   """
-  workers = link.told[link.invitation.trainers :]
+  workers = link.messages[link.invitation.trainers :]
   if not all(isinstance(said, dict) and said.get("drafts") for said in workers):
     raise reshard.UnsupportedError(
       "draft=: the engine has no draft model with weights, or pipeline stages, of which only the last has it"

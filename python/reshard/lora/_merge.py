@@ -142,8 +142,8 @@ class Merge:
   @functools.cached_property
   def layout(self) -> reshard.Layout:
     """Of all ranks, without factors."""
-    told = {r: manifest.describe(self._given, r, self.table) for r in self._given.ranks}
-    return manifest.build(self._given.name, manifest.model_of(self.table), told)
+    descriptions = {r: manifest.describe(self._given, r, self.table) for r in self._given.ranks}
+    return manifest.build(self._given.name, manifest.model_of(self.table), descriptions)
 
   def merge(self, stream: Any = None) -> None:
     """Merges the present values. Collective over the group.
@@ -279,7 +279,7 @@ def _fetched(
 
   table = [entry for entry in manifest.table_of(layout.model) if entry[0] in set(factors)]
   model = manifest.model_of(table, "adapters")
-  told = {r: manifest.describe(layout, r, table) for r in layout.ranks}
+  descriptions = {r: manifest.describe(layout, r, table) for r in layout.ranks}
   builder = reshard.LayoutBuilder("factors", model)
   whole: dict[str, torch.Tensor] = {}
   for name, _, shape, _ in table:
@@ -288,8 +288,8 @@ def _fetched(
     whole[name] = torch.empty(shape, dtype=torch.float32)
   session = reshard.Session(
     group,
-    source=manifest.build("adapters", model, told),
-    source_tensors={entry["name"]: tensors[entry["name"]] for entry in told.get(rank, [])},
+    source=manifest.build("adapters", model, descriptions),
+    source_tensors={entry["name"]: tensors[entry["name"]] for entry in descriptions.get(rank, [])},
     target=builder.finish(),
     target_tensors=whole,
     timeout=timeout,

@@ -38,7 +38,7 @@ def check(model: torch.nn.Module, vllm_config: VllmConfig, in_place: bool, updat
       "enable_eplb: the expert load balancer moves experts between slots while the engine serves; "
       "start the engine without it"
     )
-  # A group's processes keep the memory that they were told of, and a wake-up brings other memory.
+  # A group's processes keep the addresses that they received, and a wake-up brings other memory.
   if in_place and getattr(vllm_config.model_config, "enable_sleep_mode", False):
     raise reshard.UnsupportedError("enable_sleep_mode: in_place=True needs memory that stays; leave it out")
   if update:

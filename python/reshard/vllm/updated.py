@@ -62,14 +62,14 @@ class Updated:
     """The ways in which a local layout was found."""
     return list(self._found)
 
-  def choose(self, told: Sequence[Sequence[str]]) -> str:
-    """Takes a route that all workers have, whose `found` were told; its name.
+  def choose(self, messages: Sequence[Sequence[str]]) -> str:
+    """Takes a route that all workers have, whose `found` are the messages; its name.
 
     Errors: UnsupportedError if there is none, but the trainer asks for one.
     """
     if not self._said.tensors:
       return "nothing"
-    common = [way for way in self._found if all(way in other for other in told)]
+    common = [way for way in self._found if all(way in other for other in messages)]
     if common:
       layout = self._found[common[0]]
       self._route = routes.LocalRoute(self._model, layout, self._rank, self._said.in_place, self._shared)

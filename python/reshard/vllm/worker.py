@@ -128,11 +128,11 @@ class WorkerEngine(WeightTransferEngine):  # type: ignore[misc]
     adapters = Adapters(init_info, self._own_model, self._vllm_config)
     with adapters.electing(init_info.job, link.rank), self._inside():
       models = updated(init_info, link.rank - first, self._own_model, self._vllm_config, self._draft)
-      told = link.gather({"routes": [m.found for m in models]})[first:]
+      messages = link.gather({"routes": [m.found for m in models]})[first:]
       adapters.elect()
-      ways = [m.choose([other["routes"][i] for other in told]) for i, m in enumerate(models)]
+      ways = [m.choose([other["routes"][i] for other in messages]) for i, m in enumerate(models)]
       quant = models[0].quant
-      told = link.gather(
+      messages = link.gather(
         {
           "holds": [entry for m in models for entry in m.holds] + adapters.holds(model),
           "quant": quant and quant.as_dict(),
@@ -140,7 +140,7 @@ class WorkerEngine(WeightTransferEngine):  # type: ignore[misc]
           "open": self._open,
         }
       )
-    source, target = layouts_of(model, told, first)
+    source, target = layouts_of(model, messages, first)
     live = {name: tensor for m in models for name, tensor in m.live.items()}
     arrived = Arrived(target, link.rank, live)
     link.prepare(source, target, target_tensors=arrived.memory, published=self._published)

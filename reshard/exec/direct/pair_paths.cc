@@ -182,8 +182,8 @@ Result<> PairPaths::choose(const PrepareArguments& work) {
 
 /// Each receiver tells its senders.
 Result<> PairPaths::tell(const PrepareArguments& work) {
-  const auto told = RESHARD_TRY(exchange_paths(work, from_));
-  for (const auto& [rank, way] : told) to_[rank] = way;
+  const auto ways = RESHARD_TRY(exchange_paths(work, from_));
+  for (const auto& [rank, way] : ways) to_[rank] = way;
   return {};
 }
 

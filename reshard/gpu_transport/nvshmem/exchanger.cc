@@ -241,10 +241,10 @@ Result<Message*> Exchanger::arrived(Rank rank, const SlotWords& words) {
 Error Exchanger::refuse(Rank rank, const Message& m, std::uint64_t check, std::uint64_t bytes) {
   const Peer& from = peer(rank);
   SlotWords& answer = words(this->rank())->slots[from.received % kSlots];
-  Result<> told = signal(*copies_, &answer.wanted, m.size, from.pe);
-  if (told) told = signal(*copies_, &answer.credit, refusal_of(check, m.size), from.pe);
+  Result<> sent = signal(*copies_, &answer.wanted, m.size, from.pe);
+  if (sent) sent = signal(*copies_, &answer.credit, refusal_of(check, m.size), from.pe);
   copies_->note();
-  if (!told) return std::move(told).error();
+  if (!sent) return std::move(sent).error();
   return {Code::invalid_argument,
           fmt::format("message {} from rank {} to rank {} has {} bytes, but the receiver expects "
                       "{}",
@@ -265,7 +265,7 @@ Result<> Exchanger::copy_out(Rank rank, Message& m) {
   m.begun = true;
   const std::uint64_t number = copies_->note();
   RESHARD_TRY(copies_->stream().copy(m.bytes + m.given,
-                                     at(member_.staging.landing(rank.value(), slot)),
+                                     at(member_.staging.incoming(rank.value(), slot)),
                                      static_cast<Index>(bytes)));
   RESHARD_TRY(signal(*copies_, &words(this->rank())->slots[slot].credit, check, from.pe));
   ++from.received;
@@ -327,8 +327,8 @@ Result<> Exchanger::put_segment(Rank rank, Message& m) {
   } else {
     RESHARD_TRY(call("nvshmemx_putmem_signal_on_stream", [&](const Library& library) {
       library.nvshmemx_putmem_signal_on_stream(
-          at(member_.staging.landing(this->rank().value(), slot)), from, bytes, &there.check, check,
-          kSignalSet, to.pe, lane.stream().handle());
+          at(member_.staging.incoming(this->rank().value(), slot)), from, bytes, &there.check,
+          check, kSignalSet, to.pe, lane.stream().handle());
     }));
   }
   to.slots[slot] = {&m, check};

@@ -30,7 +30,7 @@ class ExamplesOverTransport
   }
 };
 
-/// What `me` takes of the example's parameter, by the documented calls.
+/// The slices of the example's parameter that `me` takes, by the documented calls.
 inline std::vector<SourceSlice> documented_slices(const TilingExample& e, int me) {
   std::vector<ParameterMetadata> sources;
   for (int m = 0; m < e.src.members; ++m) sources.push_back(metadata_of(e, e.src, m));
@@ -111,9 +111,9 @@ TEST_P(ExamplesOverTransport, both_sides_of_an_operation_have_its_task_id) {
       for (const TransferOp& op : sends ? plan->send_ops : plan->recv_ops)
         mine.push_back({op.task_id, sends ? me : op.peer_rank.value(),
                         sends ? op.peer_rank.value() : me, volume(op.my_slice.shape())});
-      const auto told = ends.control->all_gather(std::as_bytes(std::span(mine)), patient());
-      ASSERT_EQ(outcome(told), "");
-      for (const auto& bytes : *told)
+      const auto gathered = ends.control->all_gather(std::as_bytes(std::span(mine)), patient());
+      ASSERT_EQ(outcome(gathered), "");
+      for (const auto& bytes : *gathered)
         for (std::size_t at = 0; at < bytes.size(); at += sizeof(ToldOp)) {
           ToldOp op;
           std::memcpy(&op, bytes.data() + at, sizeof op);
