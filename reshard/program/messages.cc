@@ -85,15 +85,15 @@ std::vector<MessageSteps::Group> MessageSteps::rounds(const std::vector<Chunk>& 
   }
 }
 
-/// Each chunk as a group. The first chunk of a landing takes its landing with it.
+/// Each chunk as a group. The first chunk of a receive buffer takes the buffer with it.
 std::vector<MessageSteps::Group> MessageSteps::alone(const std::vector<Chunk>& chunks) const {
   std::vector<Group> groups;
-  std::int64_t last_landing = -1;
+  std::int64_t last = -1;
   for (std::size_t i = 0; i < chunks.size(); ++i) {
     Index staged = staged_bytes(chunks[i]);
-    if (chunks[i].landing >= 0 && chunks[i].landing != last_landing) {
-      last_landing = chunks[i].landing;
-      staged += whole_lines(landings_[static_cast<std::size_t>(last_landing)].bytes);
+    if (chunks[i].receive_buffer >= 0 && chunks[i].receive_buffer != last) {
+      last = chunks[i].receive_buffer;
+      staged += whole_lines(buffers_[static_cast<std::size_t>(last)].bytes);
     }
     groups.push_back({i, i + 1, chunks[i].message.bytes, staged});
   }
@@ -128,8 +128,8 @@ std::vector<MessageSteps::Group> MessageSteps::group(const std::vector<Chunk>& c
   return groups;
 }
 
-Index MessageSteps::add(std::vector<Chunk> chunks, std::vector<Landing> landings) {
-  landings_ = std::move(landings);
+Index MessageSteps::add(std::vector<Chunk> chunks, std::vector<ReceiveBuffer> buffers) {
+  buffers_ = std::move(buffers);
   std::ranges::sort(chunks, {}, &Chunk::key);
   if (round_bits_ >= 0) {
     number(chunks);
@@ -171,14 +171,14 @@ void MessageSteps::place_chunks(std::vector<Chunk>& chunks, const Group& group, 
                                 std::vector<StepId>& waits) {
   for (std::size_t i = group.first; i < group.end; ++i) {
     Chunk& chunk = chunks[i];
-    if (chunk.landing >= 0) {
-      const auto [open, added] = open_.try_emplace(chunk.landing);
-      const Landing& landing = landings_[static_cast<std::size_t>(chunk.landing)];
+    if (chunk.receive_buffer >= 0) {
+      const auto [open, added] = open_.try_emplace(chunk.receive_buffer);
+      const ReceiveBuffer& buffer = buffers_[static_cast<std::size_t>(chunk.receive_buffer)];
       if (added) {
-        open->second.at = first_ + place(whole_lines(landing.bytes), waits);
-        if (landing.clears) builder_.clear({{Builder::kStaging, open->second.at}, landing.bytes});
+        open->second.at = first_ + place(whole_lines(buffer.bytes), waits);
+        if (buffer.clears) builder_.clear({{Builder::kStaging, open->second.at}, buffer.bytes});
       }
-      if (chunk.lands()) chunk.message.at.offset += open->second.at;
+      if (chunk.in_receive_buffer()) chunk.message.at.offset += open->second.at;
       for (ProgramPiece& piece : chunk.pieces) piece.copy.dst_offset += open->second.at;
     }
     if (!chunk.is_staged()) continue;
@@ -204,18 +204,18 @@ void MessageSteps::append(std::vector<Chunk>& chunks, const Group& group) {
   arrive(chunks, group, until);
 }
 
-/// Appends the tiles of the landings that are complete.
+/// Appends the tiles of the receive buffers that are complete.
 void MessageSteps::arrive(const std::vector<Chunk>& chunks, const Group& group, StepId unpacked) {
   for (std::size_t i = group.first; i < group.end; ++i) {
-    const std::int64_t id = chunks[i].landing;
+    const std::int64_t id = chunks[i].receive_buffer;
     if (id < 0) continue;
-    const Landing& landing = landings_[static_cast<std::size_t>(id)];
+    const ReceiveBuffer& buffer = buffers_[static_cast<std::size_t>(id)];
     Open& open = open_.at(id);
     if (open.waits.empty() || open.waits.back() != unpacked) open.waits.push_back(unpacked);
-    if (++open.arrived < landing.chunks) continue;
-    const StepId until = landing.convert(open.at, std::move(open.waits));
+    if (++open.arrived < buffer.chunks) continue;
+    const StepId until = buffer.convert(open.at, std::move(open.waits));
     const Index begin = open.at - first_;
-    regions_.push_back({begin, begin + whole_lines(landing.bytes), until});
+    regions_.push_back({begin, begin + whole_lines(buffer.bytes), until});
     open_.erase(id);
   }
 }
@@ -256,9 +256,9 @@ StepId MessageSteps::unpack(const std::vector<Chunk>& chunks, const Group& group
   for (std::size_t i = group.first; i < group.end; ++i) {
     if (chunks[i].message.is_send) continue;
     for (const ProgramPiece& piece : chunks[i].pieces) {
-      const bool lands = chunks[i].landing >= 0;
-      builder_.copy(piece, !lands);
-      bytes += lands ? 0 : piece.copy.bytes();
+      const bool converted = chunks[i].receive_buffer >= 0;
+      builder_.copy(piece, !converted);
+      bytes += converted ? 0 : piece.copy.bytes();
     }
   }
   if (builder_.num_ops() == before) return exchange;

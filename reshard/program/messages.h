@@ -17,7 +17,7 @@ inline constexpr std::size_t kWindow = 16;
 /// The most bytes of a chunk that a side stages, with these options.
 Index most_staged(const CompileOptions& options);
 
-/// What one exchange has at most, but for an exchange of a single chunk, or of a single position.
+/// The limits of one exchange, except one of a single chunk or of a single position.
 struct ExchangeLimits {
   Index staged = 0, bytes = 0;
   std::size_t chunks = 0;
@@ -45,23 +45,23 @@ struct Chunk {
   /// Copies between a local tensor and the chunk; on the side of kStaging, offsets count from the
   /// chunk.
   std::vector<ProgramPiece> pieces;
-  /// Receives of converted rows: the landing that the chunk is a part of; -1: none. Places in
-  /// kStaging on the landing's side count from its start.
-  std::int64_t landing = -1;
+  /// Receives of converted rows: the receive buffer that the chunk is a part of; -1: none. Places
+  /// in kStaging on the buffer's side count from its start.
+  std::int64_t receive_buffer = -1;
   /// Sends of converted rows: takes note that the tile which follows writes the chunk at this
   /// offset of staging, instead of `pieces`. May be empty. See MessageSteps::before_tile().
   std::function<void(Index at)> pack;
-  bool lands() const { return landing >= 0 && pieces.empty(); }
-  bool is_staged() const { return message.at.buffer == Builder::kStaging && !lands(); }
+  bool in_receive_buffer() const { return receive_buffer >= 0 && pieces.empty(); }
+  bool is_staged() const { return message.at.buffer == Builder::kStaging && !in_receive_buffer(); }
   auto key() const { return std::tuple(progress, shift, number, message.id, !message.is_send); }
 };
 
 /// Staging where several messages to this rank arrive, until a tile has converted them.
-struct Landing {
+struct ReceiveBuffer {
   Index bytes = 0;
   std::size_t chunks = 0;  ///< of messages that are part of it.
   bool clears = false;     ///< must be zero before the first message.
-  /// Appends the tile that reads the landing at this offset of staging and waits for these steps.
+  /// Appends the tile that reads the buffer at this offset of staging and waits for these steps.
   std::function<StepId(Index at, std::vector<StepId> waits)> convert;
 };
 
@@ -91,10 +91,10 @@ class MessageSteps {
   /// tile: chunks to several peers may need the same rows.
   void before_tile(std::function<void()> f) { before_tile_ = std::move(f); }
 
-  /// Sorts the chunks and appends their steps. The chunks of a landing must have positions in the
-  /// order between which no other chunk of this rank has a landing. Returns the end of the staging
+  /// Sorts the chunks and appends their steps. The chunks of a receive buffer must have positions
+  /// in the order between which no other chunk of this rank has one. Returns the end of the staging
   /// that they use.
-  Index add(std::vector<Chunk> chunks, std::vector<Landing> landings = {});
+  Index add(std::vector<Chunk> chunks, std::vector<ReceiveBuffer> buffers = {});
 
   /// After add(): the largest round_bits up to those of the limits for which rounds are within the
   /// limits; these are used.
@@ -111,7 +111,7 @@ class MessageSteps {
     Index begin = 0, end = 0;
     StepId until;
   };
-  /// A landing that has a place.
+  /// A receive buffer that has a place.
   struct Open {
     Index at = 0;
     std::size_t arrived = 0;  ///< chunks.
@@ -139,8 +139,8 @@ class MessageSteps {
   std::function<void()> before_tile_;
   std::vector<Region> regions_;
   std::vector<StepId> exchanges_;
-  std::vector<Landing> landings_;
-  std::map<std::int64_t, Open> open_;  ///< by landing.
+  std::vector<ReceiveBuffer> buffers_;
+  std::map<std::int64_t, Open> open_;  ///< by receive buffer.
 };
 
 }  // namespace reshard::program

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// How messages move. The sender puts a segment into a landing slot of the receiver (staging.h) and
+// How messages move. The sender puts a segment into a incoming slot of the receiver (staging.h) and
 // signals its number; the receiver, which looks at the words of its peers again and again, copies
 // the segment to its place and returns the slot by a signal.
 //
 // No stream ever waits for a peer: the wait for a signal is given to a stream only after the host
 // has seen that signal (it is what makes the segment visible to the GPU where a network card wrote
 // it). So what is given to streams always ends by itself, an abort has nothing to release, and
-// peers only ever write into landing slots and words, never into memory of the caller.
+// peers only ever write into incoming slots and words, never into memory of the caller.
 //
 // Matching. A segment carries the id and the size of its message. Messages of one sender arrive in
 // the order in which it passed them to exchange(), those of one call by their turns; each is

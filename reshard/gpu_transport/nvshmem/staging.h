@@ -2,7 +2,7 @@
 // The symmetric memory of a PE. Every PE has the same parts at the same offsets:
 //
 //   words     for each peer, what that peer tells this PE (PeerWords)
-//   landing   for each peer, kSlots slots, into which that peer puts segments
+//   incoming  for each peer, kSlots slots, into which that peer puts segments
 //   outgoing  for each peer, kSlots slots, from which this PE puts segments that the library cannot
 //             take from where they are
 //
@@ -26,19 +26,19 @@ inline constexpr int kSlots = 2;
 /// The most bytes that one put moves.
 inline constexpr std::size_t kMaxSegment = std::size_t{256} << 20;
 
-/// What a peer says about one slot of each direction. Zero at first.
+/// The words of a peer about one slot of each direction. Zero at first.
 struct SlotWords {
-  /// Of the message whose first segment is in this PE's landing slot. By exclusive or with their
-  /// keys (draw()) they differ from what the slot's words were before, so that nothing is taken for
-  /// them that has not arrived. Valid if `check` is segment_check() of them.
+  /// The id and bytes of the message whose first segment is in this PE's incoming slot. By
+  /// exclusive or with their keys (draw()) they differ from the slot's words before, so that
+  /// nothing is taken for them that has not arrived. Valid if `check` is segment_check() of them.
   std::uint64_t id, bytes;
   std::uint64_t check;  ///< of the segment in the slot.
-  /// Of the segment that this PE put into the peer's slot: its check once the peer has copied it
-  /// out, or refusal_of() its check if the peer expects a message of `wanted` bytes.
+  /// The answer to the segment that this PE put into the peer's slot: its check once the peer has
+  /// copied it out, or refusal_of() its check if the peer expects a message of `wanted` bytes.
   std::uint64_t credit, wanted;
 };
 
-/// What one peer tells this PE.
+/// The words that one peer writes to this PE.
 struct PeerWords {
   SlotWords slots[kSlots];
   std::uint64_t ended;  ///< not kGoesOn: nothing else comes from this peer any more.
@@ -68,7 +68,7 @@ constexpr std::uint64_t refusal_of(std::uint64_t check, std::uint64_t wanted) {
   return mix64(check ^ mix64(wanted));
 }
 
-/// Where the parts are. A value.
+/// The offsets of the parts of the symmetric memory. A value.
 class Staging {
  public:
   /// Divides at most `bytes` among `pes` PEs. Errors: `invalid_argument` if a slot would have less
@@ -76,17 +76,17 @@ class Staging {
   static Result<Staging> divide(std::size_t bytes, int pes);
 
   std::size_t slot_bytes() const { return slot_; }
-  std::size_t total_bytes() const { return landing(2 * pes_, 0); }
+  std::size_t total_bytes() const { return incoming(2 * pes_, 0); }
   std::size_t words_bytes() const { return static_cast<std::size_t>(pes_) * sizeof(PeerWords); }
 
   /// Offsets, in bytes.
   std::size_t words(int peer) const { return static_cast<std::size_t>(peer) * sizeof(PeerWords); }
-  std::size_t landing(int peer, int slot) const {
+  std::size_t incoming(int peer, int slot) const {
     const std::size_t index =
         static_cast<std::size_t>(peer) * kSlots + static_cast<std::size_t>(slot);
     return words_area() + index * slot_;
   }
-  std::size_t outgoing(int peer, int slot) const { return landing(pes_ + peer, slot); }
+  std::size_t outgoing(int peer, int slot) const { return incoming(pes_ + peer, slot); }
 
  private:
   Staging(int pes, std::size_t slot) : pes_(pes), slot_(slot) {}

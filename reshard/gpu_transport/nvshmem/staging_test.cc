@@ -18,7 +18,7 @@ TEST(NvshmemStaging, parts_follow_each_other_and_fill_what_was_asked_for) {
       for (int peer = 0; peer < pes; ++peer) {
         parts[staging->words(peer)] = sizeof(PeerWords);
         for (int slot = 0; slot < kSlots; ++slot) {
-          parts[staging->landing(peer, slot)] = staging->slot_bytes();
+          parts[staging->incoming(peer, slot)] = staging->slot_bytes();
           parts[staging->outgoing(peer, slot)] = staging->slot_bytes();
         }
       }

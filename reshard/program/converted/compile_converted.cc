@@ -59,7 +59,7 @@ Place ConvertedCompiler::get(Rank r, SlotId slot, const StridedCopy& copy) {
   return at;
 }
 
-/// Where a part of the rows that a source converts can be read.
+/// The place to read a part of the rows that a source converts.
 Place ConvertedCompiler::source_place(Rank r, const PartRows& part) {
   if (!is_got(r)) return {source(r, part.slot), part.offset};
   StridedCopy whole;
@@ -213,8 +213,8 @@ Chunk ConvertedCompiler::chunk_of(std::span<const PairPiece> pieces,
   Chunk chunk;
   chunk.message = {peer, 0, is_send, {Builder::kStaging, 0}, 0};
   const Packing& only = is_send ? pieces[parts[0].piece].src : pieces[parts[0].piece].dst;
-  const bool lands = !is_send && consumes();
-  const bool one_run = parts.size() == 1 && only.in_one_run() && (lands || !options_.stages_all);
+  const bool receives = !is_send && consumes();
+  const bool one_run = parts.size() == 1 && only.in_one_run() && (receives || !options_.stages_all);
   const Index offset = only.copy.src_offset + parts[0].begin;
   const auto moves = moves_of(pieces, parts, is_send);
   if (is_send) {
@@ -231,7 +231,7 @@ Chunk ConvertedCompiler::chunk_of(std::span<const PairPiece> pieces,
     }
     return chunk;
   }
-  if (consumes()) chunk.landing = static_cast<std::int64_t>(landing_of_.at(unit));
+  if (consumes()) chunk.receive_buffer = static_cast<std::int64_t>(buffer_of_.at(unit));
   if (one_run) {
     chunk.message.at = {consumes() ? Builder::kStaging : target(only.slot), offset};
     return chunk;
@@ -250,7 +250,7 @@ void ConvertedCompiler::add_unit_chunks(Rank peer, bool is_send, std::span<const
   const PairChunks cut = chunks_of(pieces, {most_staged(options_), options_.in_place_bytes});
   const int difference = is_send ? peer.value() - me_.value() : me_.value() - peer.value();
   for (const auto& c : cut.chunks) {
-    if (!is_send && consumes()) ++landings_[landing_of_.at(unit)].chunks;
+    if (!is_send && consumes()) ++buffers_[buffer_of_.at(unit)].chunks;
     Chunk chunk = chunk_of(pieces, cut.parts_of(c), peer, is_send, unit);
     chunk.progress = progress;
     chunk.shift = (difference % options_.world + options_.world) % options_.world;
@@ -276,7 +276,7 @@ Result<> ConvertedCompiler::add_chunks_with(Rank peer, bool is_send, std::span<c
 }
 
 /// Units of this rank whose bytes arrive in messages, at least in part.
-void ConvertedCompiler::add_landings() {
+void ConvertedCompiler::add_receive_buffers() {
   if (!consumes()) return;
   const ConvertedSide& mine = *sides_.at({true, me_});
   std::map<std::size_t, Index> arrives;
@@ -287,14 +287,14 @@ void ConvertedCompiler::add_landings() {
     Index covered = bytes;
     if (const auto here = here_by_unit_.find(unit); here != here_by_unit_.end())
       for (const Move& m : here->second) covered += m.copy.bytes();
-    landing_of_[unit] = landings_.size();
-    Landing landing;
-    landing.bytes = mine.planned_bytes(unit);
-    landing.clears = covered < mine.wanted_bytes(unit);
-    landing.convert = [this, u = unit](Index at, std::vector<StepId> waits) {
+    buffer_of_[unit] = buffers_.size();
+    ReceiveBuffer buffer;
+    buffer.bytes = mine.planned_bytes(unit);
+    buffer.clears = covered < mine.wanted_bytes(unit);
+    buffer.convert = [this, u = unit](Index at, std::vector<StepId> waits) {
       return convert(u, {Builder::kStaging, at}, std::move(waits));
     };
-    landings_.push_back(std::move(landing));
+    buffers_.push_back(std::move(buffer));
   }
 }
 
@@ -348,13 +348,13 @@ Index ConvertedCompiler::convert_rows(std::size_t unit, Place at) {
   return bytes;
 }
 
-/// What needs no message: units of this rank; or, if only senders convert, those of the memory that
-/// this rank reads.
+/// Appends the tiles that need no message: those of this rank's units; or, if only senders convert,
+/// those of the units in memory that this rank reads.
 void ConvertedCompiler::add_tiles() {
   if (consumes()) {
     const auto mine = sides_.find({true, me_});
     for (std::size_t u = 0; mine != sides_.end() && u < mine->second->size(); ++u) {
-      if (landing_of_.contains(u)) continue;
+      if (buffer_of_.contains(u)) continue;
       Index covered = 0;
       if (const auto here = here_by_unit_.find(u); here != here_by_unit_.end())
         for (const Move& m : here->second) covered += m.copy.bytes();
@@ -393,11 +393,11 @@ Result<Program> ConvertedCompiler::run() {
   for (std::size_t u = 0; made_ != nullptr && u < made_->size(); ++u)
     produced_bytes_ = std::max(produced_bytes_, made_->planned_bytes(u));
   add_amax();
-  add_landings();
+  add_receive_buffers();
   RESHARD_TRY(add_chunks());
   MessageSteps messages(out_, whole_lines(floats_), exchange_limits(options_), amax_known_);
   messages.before_tile([this] { add_made(); });
-  const Index staging = messages.add(std::move(chunks_), std::move(landings_));
+  const Index staging = messages.add(std::move(chunks_), std::move(buffers_));
   out_.set_round_bits(messages.round_bits());
   add_tiles();
   out_.count_copies(here_.size());

@@ -20,10 +20,10 @@ using program::Chunk;
 using program::ChunkPart;
 using program::chunks_of;
 using program::exchange_limits;
-using program::Landing;
 using program::MessageSteps;
 using program::most_staged;
 using program::PairChunks;
+using program::ReceiveBuffer;
 using program::side_by_side;
 
 /// Compiles one rank's part of a plan whose values are quantised or dequantised on the way.
@@ -80,7 +80,7 @@ class ConvertedCompiler {
   void gather(std::span<const Move> moves, Place into);
   void add_made();
   Result<> find_finish();
-  void add_landings();
+  void add_receive_buffers();
   void add_tiles();
   StepId convert(std::size_t unit, Place at, std::vector<StepId> waits);
   Index convert_rows(std::size_t unit, Place at);
@@ -93,7 +93,7 @@ class ConvertedCompiler {
   }
   Place amax_of(Rank r, bool is_target, std::size_t matrix) const;
   void add_amax();
-  /// By matrix: offset in staging and number of adjacent floats.
+  /// For each matrix, the offset in staging of its adjacent floats, and their number.
   using Floats = std::map<std::size_t, std::pair<Index, Index>>;
   Floats find_amaxes(const ConvertedSide& rows, const Cut& cut, std::vector<StepId>& found);
   void add_sent_amax(std::vector<ProgramMessage>& messages, std::vector<StepId>& found);
@@ -118,10 +118,10 @@ class ConvertedCompiler {
   std::unique_ptr<ConvertedSide> made_;
   Cut kept_;
   std::vector<Chunk> chunks_;
-  /// What the next tile makes of each unit of this rank's source, and writes to staging.
+  /// The units of this rank's source that the next tile makes, and the moves to staging of each.
   Cut to_make_;
-  std::map<std::size_t, std::size_t> landing_of_;  ///< by unit.
-  std::vector<Landing> landings_;
+  std::map<std::size_t, std::size_t> buffer_of_;  ///< by unit.
+  std::vector<ReceiveBuffer> buffers_;
   std::map<Rank, std::uint64_t> next_id_;
   Index floats_ = 0;                                           ///< staging of amaxes.
   std::map<std::tuple<bool, Rank, std::size_t>, Index> amax_;  ///< by side, rank and matrix.
