@@ -19,7 +19,7 @@ namespace {
 constexpr const char* kName = "model.layers.0.mlp.down_proj.weight";
 constexpr Index kColumns = 4096, kRowBytes = 2 * kColumns;
 
-/// What is done to each tile of a pass.
+/// The work on each tile of a pass.
 struct Pass {
   enum class Copy { none, streaming, cached };
   bool source_first = false;  ///< fingerprints the source's tile before it is copied.

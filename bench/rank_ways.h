@@ -33,8 +33,8 @@ class PlainPulls {
   Index bytes_ = 0, block_ = 0;
 };
 
-/// What frameworks without layouts do, over the same transport: bring whole tensors together, and
-/// every engine rank cuts out its own part.
+/// The way of frameworks without layouts, over the same transport: bring whole tensors together,
+/// and every engine rank cuts out its own part.
 class WholeTensors {
  public:
   enum class Way {

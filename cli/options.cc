@@ -32,7 +32,7 @@ class HelpFormatter : public CLI::Formatter {
                        usage == usages_.end() ? "COMMAND [OPTIONS]" : usage->second);
   }
 
-  /// What stands between an option's name and its description.
+  /// The text between an option's name and its description.
   std::string make_option_opts(const CLI::Option* option) const override {
     std::string text;
     if (!option->get_type_name().empty()) text += " " + option->get_type_name();

@@ -10,7 +10,7 @@
 #include "reshard/io/files/json.h"
 #include "reshard/plan/summary.h"
 
-/// What several commands print of a model, a pair of layouts and the plan between them.
+/// Text that several commands print of a model, a pair of layouts and the plan between them.
 namespace reshard::cli {
 
 /// "2 tensors of the checkpoint left out, such as '...'" @pre `names` is not empty
@@ -19,9 +19,9 @@ std::string left_out_text(const std::vector<std::string>& names);
 std::string model_line(const Model& model);
 /// Two rows: each side's layout, its ranks and their bytes.
 Table sides_table(const LayoutPair& pair);
-/// What the plan does to values and what it leaves out, a line each; empty for most plans.
+/// A line for each change of values and for each tensor left out; empty for most plans.
 std::string notes_text(const LayoutPair& pair, const Style& style);
-/// What the whole plan moves.
+/// The totals of a plan.
 Table summary_table(const PlanSummary& plan);
 
 Table conversion_table(const std::vector<ConversionRow>& rows);

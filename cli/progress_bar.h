@@ -26,7 +26,7 @@ std::string progress_text(const ProgressState& state, int columns);
 /// mapped input can no longer be read, also where nothing is shown.
 class ProgressBar {
  public:
-  /// Where it is shown.
+  /// The place in which the bar is shown.
   struct Place {
     std::FILE* file;
     bool terminal;
@@ -49,8 +49,8 @@ class ProgressBar {
   bool show(std::string_view phase, Index done, Index total);
 
   Place place_;
-  double next_;              ///< when to show the next state.
-  Index begin_ = -1;         ///< `done` of the first call; -1: none came.
+  double next_;       ///< when to show the next state.
+  Index begin_ = -1;  ///< `done` of the first call; -1: none came.
   double begin_seconds_ = 0;
   bool drawn_ = false;
 };

@@ -22,7 +22,7 @@ namespace {
 
 using Reach = ExplainArguments::Reach;
 
-/// Of a serialised program that is read.
+/// The largest serialised program that is read.
 constexpr std::size_t kMaxProgramBytes = std::size_t{256} << 20;
 
 std::size_t most_steps(const ExplainArguments& a) {

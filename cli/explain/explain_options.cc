@@ -6,7 +6,7 @@
 namespace reshard::cli {
 namespace {
 
-/// What the executor of a program needs at least.
+/// The least staging memory, in bytes, with which a program can be executed.
 constexpr Index kLeastStaging = Index{32} << 10;
 
 void add_how(OptionList& options, ExplainArguments& a) {

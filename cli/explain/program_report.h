@@ -8,8 +8,8 @@
 
 namespace reshard::cli {
 
-/// What `explain` prints of one program: its totals, its peers, its steps by the kind of their
-/// work, and the first `most_steps` steps one by one.
+/// The text that `explain` prints of one program: its totals, its peers, its steps by the kind of
+/// their work, and the first `most_steps` steps one by one.
 std::string program_text(const Program& program, const ProgramLayouts& layouts,
                          std::size_t most_steps, const Style& style);
 

@@ -10,7 +10,7 @@
 
 namespace reshard::cli {
 
-/// What `plan --cluster` prints.
+/// The prediction that `plan --cluster` prints.
 class PlanPrediction {
  public:
   /// None without --cluster. `plan` is the summary with its pairs, or null: then it is made here.

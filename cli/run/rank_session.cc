@@ -119,7 +119,7 @@ Result<> RankSession::refit() {
   return task_.control.barrier(deadline());
 }
 
-/// What is wrong with the file is identical on all ranks.
+/// An error of the file is identical on all ranks.
 Result<> RankSession::keep_trace(const Session& session) {
   const WhySlow* why = session.why_slow();
   if (why == nullptr) return {};
@@ -128,7 +128,7 @@ Result<> RankSession::keep_trace(const Session& session) {
   return {};
 }
 
-/// Of the slowest rank's copy within its GPU. Ranks copy at the same time, as in refits.
+/// Seconds of the slowest rank's copy within its GPU. Ranks copy at the same time, as in refits.
 Result<double> RankSession::plain_seconds_on_gpu() {
   const cuda::Stream stream = RESHARD_TRY(cuda::Stream::make(task_.gpu->device));
   RESHARD_TRY(task_.control.barrier(deadline()));

@@ -15,7 +15,7 @@
 
 namespace reshard::cli {
 
-/// What one rank's refits need. Borrows everything.
+/// The inputs of one rank's refits. Borrows everything.
 struct RankTask {
   const RunJob& job;
   const RankWeights& weights;
@@ -49,7 +49,7 @@ class RankSession {
   TargetVersion target_version() const { return target_version_; }
 
  private:
-  /// What every rank sends to all others at the end.
+  /// Figures that every rank sends to all others at the end.
   struct Figures {
     Index bytes = 0, copies = 0, messages = 0, staging = 0, peak_rss = 0, wire = 0, local = 0;
     Index plain_bytes = 0;  ///< of the plain copy that refits are compared with.

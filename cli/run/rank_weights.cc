@@ -12,7 +12,7 @@
 namespace reshard::cli {
 namespace {
 
-/// Of one rank, or of all.
+/// Allocates the memory of one rank, or of all.
 Result<std::optional<RankBuffers>> allocate(const std::shared_ptr<const ModelLayout>& layout,
                                             std::optional<Rank> rank, const RunJob& job,
                                             bool shared) {

@@ -36,7 +36,7 @@ struct SessionFigures {
   Index wire = 0, local = 0;  ///< bytes between ranks, and on a rank, as they travel.
   /// Seconds of the slowest rank in each phase of the run.
   double join = 0, fill = 0, prepare = 0;
-  /// Of the fastest refit, on the rank where each took longest.
+  /// Seconds of the fastest refit by phase, each of the rank on which it took longest.
   double begin = 0, wait = 0, move = 0, finish = 0, check = 0, commit = 0;
 };
 

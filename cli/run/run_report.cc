@@ -101,7 +101,7 @@ std::string best_text(const RefitRuns& runs) {
          checked;
 }
 
-/// Where the seconds of the best refit went.
+/// The seconds of the best refit, by phase.
 std::string phases_text(const RunJob& job, const RefitRuns& runs, const SessionFigures& p) {
   std::string text =
       fmt::format("  at most {} waiting for the first bytes, {} moving ({}), {} waiting for others",
@@ -127,7 +127,7 @@ std::string best_text(const RunJob& job, const RefitRuns& runs, const SessionFig
   return text + fmt::format("  version {} is whole on every target\n", p.version);
 }
 
-/// What was verified: tensors that nothing moved have nothing to be compared with.
+/// The number of verified tensors: those that nothing moved have nothing to be compared with.
 Index tensors_moved(const Planner& planner) {
   Index moved = 0;
   for (Index i = 0; i < planner.source().model().size(); ++i)

@@ -79,7 +79,7 @@ the bytes are the same.)")
       });
 }
 
-/// What a dict of the tensors by name would have.
+/// Binds the methods of a dict of the tensors by name.
 void bind_mapping(nb::class_<ModelSpec>& spec) {
   spec.def(
           "keys",

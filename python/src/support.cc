@@ -69,7 +69,7 @@ class Worker {
   void wait() {
     while (!wait_for(kPoll)) continue;
   }
-  /// What the work threw. @pre it has ended
+  /// The exception that the work threw, if any. @pre it has ended
   const std::exception_ptr& failure() const { return failure_; }
 
  private:

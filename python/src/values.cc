@@ -27,7 +27,7 @@ std::string text_of(const nb::handle& object) { return nb::cast<std::string>(nb:
 
 bool is_rank(std::optional<Index> number) { return number && *number >= 0 && *number < kMaxRanks; }
 
-/// What torch, numpy and JAX call a dtype: "torch.bfloat16", "float32", or a scalar type's name.
+/// The name of a dtype of torch, numpy or JAX: "torch.bfloat16", "float32", a scalar type's name.
 std::string library_name(const nb::handle& dtype) {
   if (nb::isinstance<nb::str>(dtype)) return nb::cast<std::string>(dtype);
   if (PyType_Check(dtype.ptr()) != 0) return text_of(dtype.attr("__name__"));

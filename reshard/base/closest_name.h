@@ -17,7 +17,7 @@ namespace reshard {
 std::optional<std::string_view> closest_name(std::string_view text,
                                              const std::vector<std::string_view>& names);
 
-/// What an error message says after an unknown name: " (did you mean 'vllm'?)", or nothing if none
+/// The suffix of an error message about an unknown name: " (did you mean 'vllm'?)", or "" if none
 /// of the known names is close. `names` is any range of texts.
 template <class Names>
 std::string did_you_mean(std::string_view text, const Names& names) {

@@ -29,7 +29,7 @@ std::string_view in_words(Route route);
 /// How a session converts the tensors of the pair, by route. Errors: those of find_routes().
 Result<std::vector<ConversionRow>> conversion_rows(const LayoutPair& pair, ConversionSide convert);
 
-/// By TensorId: whether data and scales of the tensor move as they are. Errors: those of
+/// For each TensorId, whether data and scales of the tensor move as they are. Errors: those of
 /// find_routes().
 Result<std::vector<bool>> moved_as_stored(const LayoutPair& pair, ConversionSide convert);
 

@@ -298,7 +298,7 @@ Result<> look_again(const ConvertJob& job, output::CheckpointOutput& out) {
       });
 }
 
-/// What a plan says too, and what the config does not say any more.
+/// The notes of a plan, and those on the config that is written.
 std::vector<std::string> all_notes(const ConvertJob& job, const output::WrittenConfig& config) {
   std::vector<std::string> notes = notes_of(job.model, job.from, job.target);
   notes.insert(notes.end(), config.notes.begin(), config.notes.end());
@@ -308,7 +308,7 @@ std::vector<std::string> all_notes(const ConvertJob& job, const output::WrittenC
   return notes;
 }
 
-/// What a finished conversion reports.
+/// The report of a finished conversion.
 ConvertReport report_of(const ConvertJob& job, const output::CheckpointOutput& out,
                         std::vector<FileLeftOut> files_left_out, double seconds) {
   const output::OutputFiles& files = out.files();

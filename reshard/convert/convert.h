@@ -40,11 +40,11 @@ struct ConvertReport {
   std::vector<std::string> ignored;  ///< tensors of the input that are none of the model's.
   std::vector<std::string> omitted;  ///< tensors that the output's layout does not hold.
   std::vector<FileLeftOut> files_left_out;  ///< files of the input that were not copied.
-  std::string layout;       ///< the name of the output's layout.
-  /// What a plan says too: what was not understood, what the layouts chose, and which tensors change
-  /// their form or lose precision.
+  std::string layout;                       ///< the name of the output's layout.
+  /// The notes of a plan (on what was not understood, the layouts' choices, and tensors that change
+  /// their form or lose precision), and those on the config that was written.
   std::vector<std::string> notes;
-  std::string requantised;  ///< says which tensors lost precision and why; empty if none did.
+  std::string requantised;   ///< says which tensors lost precision and why; empty if none did.
   double write_seconds = 0;  ///< of reading, converting and writing what was not kept.
   double seconds = 0;        ///< of the whole call.
 };

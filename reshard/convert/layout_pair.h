@@ -16,7 +16,7 @@ namespace reshard {
 /// Two layouts of one model and the plan between them.
 struct LayoutPair {
   std::shared_ptr<const ModelLayout> source, target;  ///< the two ends of the plan.
-  /// What memory holds. If a plan between the stored layouts moves everything, both count as plain.
+  /// The sides in memory. Both count as plain if a plan between stored layouts moves everything.
   LayoutSide from, to;
   std::shared_ptr<const Planner> planner;
   double layout_seconds = 0, planner_seconds = 0;
@@ -45,11 +45,11 @@ Result<LayoutSide> make_target(const std::string& text, const Model& model, cons
 /// for 0.
 std::string requantised_note(const LayoutSide& from, const LayoutSide& to, Index tensors);
 
-/// What was not understood of the model, the choices that the layouts made by rules, and that data
-/// and scales move as they are.
+/// Notes on what was not understood of the model, on the choices that the layouts made by rules,
+/// and on data and scales that move as they are.
 std::vector<std::string> notes_of(const Model& model, const LayoutSide& from, const LayoutSide& to);
 
-/// What the planner's tensors become where only one side quantises them, a note for each form.
+/// A note for each form that the planner's tensors take where only one side quantises them.
 std::vector<std::string> quantisation_notes(const LayoutSide& from, const LayoutSide& to,
                                             const Planner& planner);
 

@@ -35,7 +35,7 @@ class SlotFiles {
   std::optional<PackedShape> packed_shape(SlotId slot, Rank r) const;
   /// True for data, scales and factors of quantised tensors.
   bool is_part(SlotId slot) const { return of_slot_[slot.index()].has_value(); }
-  /// Of the quantised tensor. @pre is_part(slot)
+  /// The format of the quantised tensor. @pre is_part(slot)
   const QuantFormat& format_of(SlotId slot) const { return of_slot_[slot.index()]->format; }
 
  private:

@@ -56,7 +56,7 @@ Aliases aliases_of(const ModelConfig& config) {
   return aliases;
 }
 
-/// What every chunk of a file needs.
+/// The inputs shared by all chunks of a file.
 struct SynthValues {
   const Aliases& aliases;
   std::uint64_t seed;

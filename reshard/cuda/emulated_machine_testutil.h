@@ -61,7 +61,7 @@ struct Machine {
   EmulatedGpu gpu;
   std::map<std::uintptr_t, KnownRange> memory;     ///< by address.
   std::map<std::uintptr_t, std::size_t> reserved;  ///< addresses: bytes.
-  /// By handle: the memory, and how often it was given out and not released.
+  /// For each handle, the memory and the number of times it was given out and not released.
   std::map<MemoryHandle, std::pair<std::shared_ptr<PageFile>, int>> handles;
   MemoryHandle last_handle = 0;
   std::set<std::pair<Context, Context>> peers;  ///< the first reaches the other's memory.

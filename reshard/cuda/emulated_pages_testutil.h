@@ -26,13 +26,13 @@ struct PageFile {
 std::shared_ptr<PageFile> make_page_file(std::size_t bytes, int device);
 ino_t inode_of(int file);
 
-/// What one process tells another to open a file.
+/// The data with which another process opens a file of this process.
 struct PageTicket {
   std::uint32_t magic = 0x6d656d47;
   std::int32_t process = 0, file = 0, device = 0;
   std::uint64_t inode = 0, offset = 0, bytes = 0;  ///< of the allocation in the file.
 };
-/// Of the bytes [offset, offset + bytes) of a file of this process.
+/// The ticket of the bytes [offset, offset + bytes) of a file of this process.
 PageTicket ticket_of(const PageFile& pages, std::size_t offset, std::size_t bytes);
 /// Null if the process is gone, or the file is.
 std::shared_ptr<PageFile> open_ticket(const PageTicket& ticket);

@@ -54,14 +54,14 @@ class Buffer {
 Result<bool> ask_of_pointer(const Device& device, PointerAttribute what, const void* at,
                             void* answer);
 
-/// Where memory lies.
+/// The location of memory: a GPU or the host.
 struct MemoryKind {
   bool on_device = false;  ///< false: host memory, pinned or not.
   int ordinal = -1;        ///< of the GPU that has it.
   friend bool operator==(const MemoryKind&, const MemoryKind&) = default;
 };
-/// Where the byte at `at` lies, which any GPU of the driver may have. Memory that CUDA does not
-/// know is host memory. Errors: the driver's.
+/// The location of the byte at `at`, which any GPU of the driver may have. Memory that CUDA does
+/// not know is host memory. Errors: the driver's.
 Result<MemoryKind> memory_kind(const Device& device, const void* at);
 
 }  // namespace reshard::cuda

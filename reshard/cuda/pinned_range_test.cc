@@ -48,7 +48,7 @@ class PinnedRanges : public ::testing::Test {
     EXPECT_TRUE(made) << made.error().message;
     return made ? std::move(*made) : PinnedRange();
   }
-  /// What somebody else does.
+  /// The driver's status when another user registers the memory, or unregisters it.
   int registered(std::span<std::byte> memory) const {
     return status_of([&] {
       return gpu_->driver().cuMemHostRegister(memory.data(), memory.size(),

@@ -10,7 +10,7 @@
 
 namespace reshard {
 
-/// What all ranks agree on before a refit.
+/// The values that all ranks agree on before a refit.
 struct Agreed {
   RankRefitOptions options;  ///< this rank's, with the common staging_bytes and in_place_bytes.
   bool direct = false;       ///< some rank's transport can reach peers' memory.

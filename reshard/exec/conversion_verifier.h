@@ -5,7 +5,7 @@
 
 namespace reshard {
 
-/// Where some rows of a matrix are: the first byte of each part; null if there is none.
+/// The first byte of each part of some rows of a matrix; null for a part that is absent.
 struct RowPlaces {
   std::byte* values = nullptr;
   std::byte* data = nullptr;

@@ -30,7 +30,7 @@ class GpuSide {
     bind();
   }
 
-  /// What refits get; null if the rank holds nothing.
+  /// The buffers that refits get; null if the rank holds nothing.
   const RankBuffers* buffers() const { return host.ranks().empty() ? nullptr : &on_gpu; }
   /// Gives the default stream a copy of `host`, and does not wait for it.
   void write() const { copy(true); }

@@ -7,7 +7,7 @@
 
 namespace reshard {
 
-/// What one rank's refit is prepared from. Everything is borrowed, until it is prepared.
+/// The inputs that one rank's refit is prepared from. Everything is borrowed, until it is prepared.
 struct PrepareArguments {
   const Planner& planner;
   const RankPlan& part;

@@ -104,9 +104,9 @@ class RankBuffers {
 /// Decides whether a refit may use the memory that it was given. Every refit asks one before it
 /// replaces or writes anything; there is no other place that decides this.
 ///
-/// What a refit writes must not be read-only, nor share a byte with another local tensor of source,
-/// target or second copy. Sources may share bytes with each other. Sizes need no check here:
-/// RankBuffers binds no memory of another size. Any alignment will do.
+/// Memory that a refit writes must not be read-only, nor share a byte with another local tensor of
+/// source, target or second copy. Sources may share bytes with each other. Sizes need no check
+/// here: RankBuffers binds no memory of another size. Any alignment will do.
 class MemoryCheck {
  public:
   /// The memory of one refit; null where there is none.
@@ -123,7 +123,7 @@ class MemoryCheck {
   std::string trouble(const Sides& sides);
 
  private:
-  /// What it has approved of one side.
+  /// The last approved state of one side.
   struct Approved {
     std::shared_ptr<const ModelLayout> layout;
     std::optional<Rank> only;

@@ -16,12 +16,12 @@ class WorkerPool;
 /// Conversions on the way, of a plan between layouts of which at least one is not in memory.
 struct RefitConversions {
   SideConversion before, after;
-  /// Of values that a thread converts at once, about; equal on all ranks.
+  /// The approximate bytes of values that a thread converts at once; equal on all ranks.
   Index unit_bytes = Index{512} << 10;
 };
 
-/// What a session (refit/) plugs into a RankRefit. Internal: users set RankRefitOptions only.
-/// Everything is borrowed and must outlive the RankRefit.
+/// The hooks that a session (refit/) plugs into a RankRefit. Internal: users set RankRefitOptions
+/// only. Everything is borrowed and must outlive the RankRefit.
 struct RankRefitHooks {
   /// Staging memory for messages. Refits that never run at the same time may share it. A refit that
   /// needs more allocates its own; message_staging() is always enough. If the rank has

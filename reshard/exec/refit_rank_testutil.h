@@ -58,7 +58,7 @@ class RefitRankSide {
                  .value();
   }
 
-  /// What refits get; null if the rank holds nothing of the side.
+  /// The buffers that refits get; null if the rank holds nothing of the side.
   const RankBuffers* buffers() const {
     if (host.ranks().empty()) return nullptr;
     return gpu_ ? &gpu_->buffers() : &host;

@@ -5,14 +5,14 @@
 
 namespace reshard {
 
-/// What one refit moved.
+/// The bytes, copies and time of one refit.
 struct RefitReport {
   double seconds = 0;
   Index bytes = 0;   ///< delivered to destination tensors.
   Index copies = 0;  ///< memory copies, after coalescing.
 };
 
-/// What one refit moved on one rank.
+/// The bytes, messages and times of one refit on one rank.
 struct RankReport : RefitReport {
   /// Bytes to other ranks, from other ranks, and within this rank, as the plan counts them: in the
   /// form in which values travel. On the direct path a rank "sends" what others read from its

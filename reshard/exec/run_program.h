@@ -12,7 +12,7 @@
 
 namespace reshard {
 
-/// Where a program is run. All are borrowed.
+/// The resources that a program is run with. All are borrowed.
 struct ProgramGroup {
   Transport* transport;  ///< null for a program without messages and reads of peers.
   ControlPlane& control;

@@ -6,8 +6,8 @@
 #include <string_view>
 #include <vector>
 
-/// What comes with the program: configs of models, clusters, and layout cards. An example's name is
-/// its file name without ".json".
+/// The examples that come with the program: configs of models, clusters, and layout cards. The name
+/// of an example is its file name without ".json".
 namespace reshard {
 
 /// The path of the example's config, or none. Searches the folder $RESHARD_EXAMPLES if that is set;

@@ -41,7 +41,7 @@ struct LayoutSide {
   std::vector<std::string> notes{};      ///< layout_notes().
   /// Family torch_dist: the piece of a tensor that each slot is, by its name, and further entries.
   std::shared_ptr<const TensorPieces> pieces{};
-  /// Of the family traced: its layout file, and the notation that reads it without the engine.
+  /// Family traced: the layout file, and the notation that reads it without the engine.
   std::shared_ptr<const TracedLayout> traced{};
   bool by_card = false;  ///< a layout card says `values`, which knows nothing of quantisation.
   /// The layout of the tensors that are in memory or in files.

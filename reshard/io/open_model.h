@@ -44,11 +44,11 @@ struct Model {
   /// Says that the config describes quantised weights although all tensors are plain; else empty.
   std::string left_over;
   std::set<std::string> ignore;  ///< ModelOptions::ignore.
-  /// Of a checkpoint of Megatron's dist_checkpointing, whose tensors have other names than the
-  /// model's: where they are in its pieces.
+  /// The layout of the model's tensors in the pieces of a checkpoint of Megatron's
+  /// dist_checkpointing, whose tensors have other names than the model's; null for others.
   std::shared_ptr<const ModelLayout> pieces_layout;
-  /// Of a checkpoint that stacks experts as modules of transformers 5 do: what its files hold, all
-  /// `tensors` in them. Else empty: files hold `tensors` one by one, or as `pieces_layout` says.
+  /// The contents of the files, all `tensors` among them, if they stack experts as modules of
+  /// transformers 5 do. Else empty: files hold `tensors` one by one, or as `pieces_layout` says.
   std::vector<ModuleTensor> file_form;
   /// Names of the checkpoint's tensors that may be weights, but are none of the model's and were
   /// left out: ignored, or outside of its prefix. Not the optimizer's state, nor equal copies.
@@ -78,9 +78,9 @@ struct ModelOptions {
   /// matching tensors are left out. Matching tensors of the config stay in the model; whether a
   /// side of a plan may lack them is up to the plan.
   std::set<std::string> ignore = {};
-  /// Of a torch.distributed.checkpoint, takes only the tensors whose names begin so, without it.
-  /// None: what the config's names begin with there ("model."), if there is a config; an error if
-  /// there are two such texts. Empty: the names as they are, also those of wrappers.
+  /// Takes only the tensors of a torch.distributed.checkpoint whose names have this prefix, and
+  /// removes it. None: the prefix of the config's names there ("model."), if there is a config; an
+  /// error if there are two such prefixes. Empty: the names as they are, also those of wrappers.
   std::optional<std::string> prefix = {};
 };
 

@@ -229,7 +229,7 @@ class RuleParser {
     return {};
   }
 
-  /// Of cuts with `when`, one at most may apply: which, only the sizes say.
+  /// Adds a cut. Those with `when` may share a dim or axis: at most one applies, as the sizes say.
   Result<> add_cut(const files::Fields& of, const Json& json, RulePart& part) {
     const auto where = fmt::format("{}, cut {}", of.where(), part.cuts.size() + 1);
     const auto fields = RESHARD_TRY(files::Fields::of(

@@ -11,7 +11,7 @@
 
 namespace reshard {
 
-/// What a config.json says of any class: whole numbers by name, which expressions of rules use.
+/// The values in a config.json of any class: whole numbers by name, which expressions of rules use.
 struct ConfigValues {
   /// Booleans are 0 and 1. Those of nested objects have dotted names: "text_config.hidden_size".
   std::map<std::string, std::int64_t, std::less<>> numbers;

@@ -80,7 +80,7 @@ std::string differing_tensors(const ModelLayout& a, SlotId in_a, const ModelLayo
                      more > 0 ? fmt::format(" and {} more", more) : "");
 }
 
-/// What differs in a local tensor that both layouts have on the rank; "" for nothing.
+/// The difference in a local tensor that both layouts have on the rank; "" if there is none.
 std::string difference(const ModelLayout& a, SlotId in_a, const ModelLayout& b, SlotId in_b,
                        Rank r) {
   const Slot &x = a.slot(in_a), &y = b.slot(in_b);

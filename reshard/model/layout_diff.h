@@ -8,7 +8,7 @@
 
 namespace reshard {
 
-/// What two layouts say differently about one local tensor.
+/// A difference between two layouts in one local tensor.
 struct LayoutDifference {
   std::string name;  ///< of the local tensor; of a canonical tensor if only one layout omits it.
   RankSet ranks;     ///< the ranks where they differ in this way.

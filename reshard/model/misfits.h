@@ -7,11 +7,11 @@
 
 #include "reshard/index/box.h"
 
-/// What messages say of the names of a checkpoint that do not fit. A misfit is a stored tensor that
+/// The messages about names of a checkpoint that do not fit. A misfit is a stored tensor that
 /// nothing asks for. Every reader of checkpoints uses these functions.
 namespace reshard {
 
-/// What follows "tensor 'X' is missing": the misfit with the closest name, else the first of them,
+/// The text after "tensor 'X' is missing": the misfit with the closest name, else the first misfit,
 /// else that there is none; and what to do if they are of an adapter that is not merged.
 /// `misfits` are in the order of the checkpoint.
 std::string instead_of(std::string_view missing, const std::vector<std::string_view>& misfits);

@@ -27,8 +27,8 @@ class PatternMatcher {
   static constexpr std::uint64_t kMaxSteps = std::uint64_t{1} << 32;
   explicit PatternMatcher(std::uint64_t max_steps = kMaxSteps) : left_(max_steps) {}
 
-  /// What each '*' and '#' matched, in order; none if the name does not match. Each '*' from left
-  /// to right matches as little as lets the rest match. Errors: the budget is exhausted.
+  /// The text that each '*' and '#' matched, in order; none if the name does not match. Each '*'
+  /// from left to right matches as little as lets the rest match. Errors: the budget is exhausted.
   Result<std::optional<std::vector<std::string>>> match(std::string_view pattern,
                                                         std::string_view name);
 

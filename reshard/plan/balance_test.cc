@@ -28,7 +28,7 @@ std::map<int, Index> loads(const std::vector<Supply>& supplies, const Balance& b
   return load;
 }
 
-/// By Hall's theorem, over all subsets of ranks: bytes that only they can send, per rank.
+/// The maximum over all sets of ranks of the bytes only they can send, per rank (Hall's theorem).
 double optimum(const std::vector<std::pair<unsigned, Index>>& raw, int ranks) {
   double best = 0;
   for (unsigned s = 1; s < 1u << ranks; ++s) {

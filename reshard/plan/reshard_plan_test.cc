@@ -18,8 +18,8 @@
 namespace reshard {
 namespace {
 
-/// What each element of a rank's local tensors is, by tensor name and stored position; {-1, 0} for
-/// padding.
+/// The tensor and canonical index of each element of a rank's local tensors, by tensor name and
+/// stored position; {-1, 0} for padding.
 using Contents = std::map<std::string, std::vector<std::pair<int, Index>>>;
 
 Contents contents(const ModelLayout& layout, Rank r) {

@@ -7,7 +7,7 @@
 
 namespace reshard {
 
-/// What one rank sends to another, or copies from itself.
+/// The bytes and transfers from one rank to another, or within one rank.
 struct PairBytes {
   Rank src, dst;
   Index bytes = 0, transfers = 0;

@@ -31,7 +31,7 @@ using TargetBytes = std::map<std::pair<Rank, SlotId>, std::vector<Interval>>;
 Result<TargetBytes> delivered_bytes(const Planner& planner, std::span<const Rank> destinations,
                                     const SideConversion& after = {});
 
-/// What a program is checked against, beside itself.
+/// The expectations that a program is checked against, in addition to its own contents.
 struct ProgramExpectations {
   const TargetBytes* delivers = nullptr;  ///< null: law 5 only says that no byte is written twice.
   std::optional<Index> cap;               ///< of staging and scratch. Bytes; none: law 6 is not

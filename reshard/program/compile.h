@@ -24,11 +24,11 @@ struct SideConversion {
   const QuantisedLayout* layout = nullptr;  ///< null: the plan's layout is the memory.
   std::vector<SlotId> slots;                ///< of values; ascending. Those that the plan moves.
   bool quantises = false;                   ///< values -> data and scales; or the other way.
-  /// Of a target: by TensorId of the values, the canonical tensors that the plan delivers; empty:
-  /// all. Nothing else of the memory is written.
+  /// For each TensorId of a target's values, whether the plan delivers the canonical tensor; empty:
+  /// it delivers all. Nothing else of the memory is written.
   std::vector<bool> delivers = {};
-  /// Of a target that quantises, if its shards cut blocks: `layout` has whole blocks, and the other
-  /// form is not in memory either. The local copies of this plan take it to the target. Null: none.
+  /// For a target that quantises, if its shards cut blocks: the plan whose local copies take the
+  /// other form of `layout` (whole blocks, not in memory either) to the target. Null: none.
   const Planner* finish = nullptr;
 };
 
@@ -36,7 +36,7 @@ struct SideConversion {
 const std::shared_ptr<const ModelLayout>& memory_of(
     const SideConversion& side, bool is_target, const std::shared_ptr<const ModelLayout>& planned);
 
-/// What a program is compiled for. Ranks of a group must pass equal options, except that
+/// The options of a program's compilation. Ranks of a group must pass equal options, except that
 /// `stages_all`, `round_bytes`, `path_from` and `way_to` are each rank's own; those of two ranks
 /// must agree on the way between them.
 struct CompileOptions {
@@ -44,7 +44,7 @@ struct CompileOptions {
   Index staging_bytes = Index{64} << 20;
   /// Runs of at least this many bytes are sent and received in place. Bytes, at least 1.
   Index in_place_bytes = Index{64} << 10;
-  /// Of this rank alone: its messages begin and end in staging, never in a source or a target, as
+  /// True if all messages of this rank begin and end in staging, never in a source or a target, as
   /// for memory of a GPU. `in_place_bytes` is then above all sizes, on all ranks.
   bool stages_all = false;
   int world = 1;  ///< number of ranks in the group.

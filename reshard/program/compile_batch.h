@@ -19,8 +19,8 @@ struct BatchTransfer {
   StridedCopy packing;
 };
 
-/// What one rank sends, receives and copies at once, without a plan. A tensor that is written must
-/// not overlap any other.
+/// The sends, receives and copies that one rank does at once, without a plan. A tensor that is
+/// written must not overlap any other.
 struct TransferBatch {
   std::vector<BatchTransfer> transfers;
   std::vector<StridedCopy> copies;  ///< within the rank.

@@ -101,7 +101,7 @@ std::vector<SlotId> values_of(const QuantisedLayout& layout, auto&& wanted) {
   return out;
 }
 
-/// What reaches the wanted local tensors. @pre find_targets()
+/// Finds the moves that reach the wanted local tensors. @pre find_targets()
 Result<> FileCompiler::find_moves(const std::vector<Plain>& plain) {
   std::vector<SlotId> planned = after_.slots;
   for (const Plain& slot : plain) planned.push_back(slot.planned);

@@ -10,8 +10,8 @@
 namespace reshard {
 
 struct FileOptions {
-  /// What the source's memory and the target's files are the stored form of; the plan's layout is
-  /// then its values. Null: the plan's layout is the memory, or the files. Borrowed.
+  /// The layouts whose stored form is the source's memory and the target's files; the plan's layout
+  /// is then their values. Null: the plan's layout is the memory, or the files. Borrowed.
   const QuantisedLayout *from = nullptr, *into = nullptr;
   /// The most bytes of a plain local tensor that a tile writes. A multiple of 4096.
   Index block_bytes = Index{4} << 20;

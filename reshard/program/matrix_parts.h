@@ -29,8 +29,8 @@ struct PartUse {
   MatrixRows rows;
 };
 
-/// What an op reads and writes for a matrix, reads first. @pre check_quant_format() holds, and
-/// 0 <= begin <= end <= rows
+/// The parts of a matrix that an op reads and writes, reads first. @pre check_quant_format() holds,
+/// and 0 <= begin <= end <= rows
 std::vector<PartUse> parts_of(const ProgramMatrix& matrix, ProgramOp::Kind kind);
 
 /// True if the rows can be converted alone: they begin at a row of scales and, to quantise, end at

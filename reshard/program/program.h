@@ -127,7 +127,7 @@ struct ProgramStep {
   friend bool operator==(const ProgramStep&, const ProgramStep&) = default;
 };
 
-/// What one rank (or all ranks of one process) does in a refit.
+/// The steps of one rank (or of all ranks of one process) in a refit.
 ///
 /// Laws, which check_program() and check_programs() verify (check.h):
 ///   1 bounds       every place is inside its buffer; only gets read sources that are not mapped,

@@ -129,7 +129,7 @@ std::uint64_t digest_of(const SessionSide& side) {
   return digest.value();
 }
 
-/// What is wrong with one side on this rank; "" if nothing is.
+/// The error message about one side on this rank; "" if there is none.
 std::string trouble_of(const char* name, const SessionSide& side, int group_size) {
   if (!side.trouble.empty()) return side.trouble;
   if ((side.layout == nullptr) == (side.quantised == nullptr))

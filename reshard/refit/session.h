@@ -116,7 +116,7 @@ class Session {
   /// on any rank: both leave the group usable; those of rank_fingerprints().
   Result<> verify();
 
-  /// What this rank sends and receives in each refit, ascending by peer.
+  /// The bytes that this rank sends and receives in each refit, ascending by peer.
   const std::vector<PeerVolume>& peers() const;
   /// "direct", "message" or "mixed", as RankRefit::path(); "none" if the last refit() could not
   /// plan anew.
@@ -128,8 +128,8 @@ class Session {
   std::uint64_t digest() const;
   /// Bytes of staging memory that the session holds on this rank, staging tensors included.
   Index staging_bytes() const;
-  /// What the trace of the last successful refit() says; identical on all ranks. Null if nothing
-  /// was traced.
+  /// The time breakdown from the trace of the last successful refit(); identical on all ranks. Null
+  /// if nothing was traced.
   const WhySlow* why_slow() const;
   /// How many tensors take which route.
   const ConversionCounts& conversions() const;

@@ -12,7 +12,7 @@
 
 namespace reshard {
 
-/// What the programs of a session are compiled for, as in SessionOptions.
+/// The options that the programs of a session are compiled for, as in SessionOptions.
 struct SessionProgramOptions {
   std::set<std::string> ignore;     ///< canonical names of tensors that one side may lack.
   std::set<std::string> only = {};  ///< canonical names of the tensors to move; empty: all.
@@ -25,8 +25,8 @@ struct SessionProgramOptions {
 struct SessionProgram {
   Route route = Route::plain;  ///< of its tensors.
   Program program;
-  /// Of the memory that the program's buffers are in: a side of the session, or the whole matrices
-  /// between two programs.
+  /// The layouts of the memory that the program's buffers are in: a side of the session, or the
+  /// whole matrices between two programs.
   std::shared_ptr<const ModelLayout> source, target;
   ProgramLayouts layouts() const { return {source.get(), target.get()}; }
 };

@@ -8,7 +8,7 @@
 
 namespace reshard {
 
-/// What one refit of a session did on this rank. Times are in seconds, sizes in bytes.
+/// The report of one refit of a session on this rank. Times are in seconds, sizes in bytes.
 struct SessionReport {
   std::int64_t version = -1;
   double seconds = 0;        ///< all phases.
@@ -28,7 +28,7 @@ struct SessionReport {
   Index messages = 0;  ///< sent and received by this rank; 0 on the direct path.
   /// Adds what a refit moved; `delivers`: to the target, and not to staging.
   void add(const RankReport& moved, bool delivers);
-  /// What this rank moved: delivered to its target or, if it has none, sent.
+  /// The bytes that this rank moved: delivered to its target or, if it has none, sent.
   Index moved() const { return bytes > 0 ? bytes : sent; }
   /// The part of move_seconds in which this rank's bytes moved. Without a target: in which
   /// anybody's did, for others read them.

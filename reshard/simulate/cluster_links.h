@@ -26,7 +26,7 @@ class UseList {
   std::vector<ResourceUse> uses_;
 };
 
-/// What limits a group of ranks on a cluster: its resources, and which of them the work of ranks
+/// The resources that limit a group of ranks on a cluster, and which of them the work of ranks
 /// uses. Links and memory count bytes; cores count seconds of one core.
 class ClusterLinks {
  public:
@@ -40,7 +40,7 @@ class ClusterLinks {
   /// "NIC 3 of host 2, sending", "cores of host 0"
   std::string name(std::uint32_t resource) const;
 
-  /// Of one core, to copy so many bytes in so many contiguous runs.
+  /// The seconds that one core needs to copy so many bytes in so many contiguous runs.
   double core_seconds(double bytes, double runs) const;
   /// Copies by a core of `r`: so many bytes, in so many contiguous runs, for each unit. Here and in
   /// read(), rank -1 is a process on host 0 with the memory of all ranks, which uses all its cores.

@@ -32,7 +32,7 @@ class FairShare {
   std::vector<double> rates();
   /// Seconds until the next activity is done. @pre not idle
   double next();
-  /// What is done after some seconds, in order of time, then of id: `after` counts from now. If
+  /// The activities done after some seconds, by time, then by id: `after` counts from now. If
   /// `seconds` exceeds next(), rates that become free are used by others only after this call.
   struct Done {
     std::uint32_t id = 0;

@@ -23,7 +23,7 @@ struct RankSeconds {
 
 struct Simulation {
   double predicted_seconds = 0;  ///< until every rank is done.
-  /// What no order of the same work could beat: the time that the busiest resource needs.
+  /// A bound that no order of the same work can beat: the time that the busiest resource needs.
   double bound_seconds = 0;
   std::string bound_by;  ///< that resource, such as "NIC 3 of host 2, sending".
   std::string

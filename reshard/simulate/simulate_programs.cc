@@ -37,7 +37,7 @@ struct RankRun {
   RankSeconds seconds;
 };
 
-/// What happens at a known time.
+/// An event at a known time.
 struct TimedEvent {
   double at = 0;
   bool is_barrier = false;
@@ -51,7 +51,7 @@ Index bytes_of(const ProgramMatrix& m) {
   return (m.end - m.begin) * m.cols * bits(m.values_dtype) / 8;
 }
 
-/// What one tile copies.
+/// The copies of one tile, added up.
 struct TileWork {
   double bytes = 0, runs = 0;
   std::map<Rank, double> read;  ///< bytes from the memory of other ranks.

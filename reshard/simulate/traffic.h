@@ -10,7 +10,7 @@
 
 namespace reshard {
 
-/// What moves between two ranks, or within one.
+/// The traffic between two ranks, or within one.
 struct PairTraffic {
   Rank from, to;
   Index bytes = 0;

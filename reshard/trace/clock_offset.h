@@ -17,12 +17,12 @@
 
 namespace reshard::trace {
 
-/// What one rank saw of one barrier. Nanoseconds on its own clock.
+/// The call and return times of one barrier on one rank. Nanoseconds on its own clock.
 struct ClockRound {
   std::int64_t called_ns = 0, returned_ns = 0;
 };
 
-/// What must be added to a rank's clock to get rank 0's. The truth is at most error_ns away, except
+/// The offset that turns a rank's clock into rank 0's. The truth is at most error_ns away, except
 /// that clocks of different hosts drift: usually less than 50 microseconds a second between the
 /// barriers and the event.
 struct ClockOffset {

@@ -18,7 +18,7 @@ inline std::int64_t trace_now_ns() {
       .count();
 }
 
-/// What one rank did, or waited for, in a refit.
+/// An action or a wait of one rank in a refit.
 struct TraceEvent {
   enum class Kind : std::uint8_t {
     phase,     ///< of a session; `name` says which.

@@ -15,7 +15,7 @@ using Bytes = std::vector<std::byte>;
 
 const MessageId kTraceMessage{0};
 
-/// Of an encoded event: more than it needs.
+/// The most bytes of an encoded event: more than it needs.
 constexpr std::uint64_t kMaxEventBytes = 96;
 
 std::uint64_t max_bytes(int ranks) {

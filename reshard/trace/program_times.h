@@ -10,7 +10,7 @@
 
 namespace reshard::trace {
 
-/// What a worker of an executor can wait for.
+/// The kinds of waits of an executor's workers.
 enum class Awaited : std::uint8_t {
   tiles,     ///< no tile could run: those left wait for messages or for tiles of others.
   messages,  ///< worker 0: the transport moves bytes, or the oldest exchange is not complete.
@@ -25,9 +25,9 @@ class ProgramTimes {
   /// Borrows the program and the recorder. `names` may be null.
   ProgramTimes(const Program& program, int workers, TraceRecorder& recorder, const Names& names);
 
-  /// Of a run; by the thread that runs the program.
+  /// Begins a run; called by the thread that runs the program.
   void start();
-  /// Of a step, by the worker that runs it.
+  /// Record the times of a step, and of a wait; called by the worker that runs or waits.
   void begin(StepId s, int worker);
   void end(StepId s);
   void waited(int worker, Awaited what, StepId step, std::int64_t since_ns);
@@ -49,7 +49,7 @@ class ProgramTimes {
     bool is_last = false;  ///< the worker began no step since the last of them.
     Index dropped = 0;
   };
-  /// Of a tile, from the program alone.
+  /// The facts of a tile that the program alone determines.
   struct TileFacts {
     Index bytes = 0;
     std::uint32_t name = 0;

@@ -45,7 +45,7 @@ void RefitTracer::restart(std::int64_t version) {
   recorder_.restart();
 }
 
-/// What rank 0 does with the events of all ranks.
+/// Analyses the events of all ranks and writes their trace. Rank 0 only.
 WhySlow RefitTracer::examine(GroupTrace trace) const {
   trace.version = version_;
   WhySlow why = reshard::why_slow(trace, options_.copy_bytes_per_second);

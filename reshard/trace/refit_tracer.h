@@ -11,7 +11,7 @@
 
 namespace reshard {
 
-/// Where the trace of a refit goes.
+/// The options of the trace of a refit.
 struct TraceOptions {
   /// The file that rank 0 writes after each refit, replacing the last one; docs/trace.md has its
   /// content. Empty: no trace. Ranks that are not 0 only need it not to be empty.
@@ -44,7 +44,7 @@ class RefitTracer {
   /// it was aligned last, to "PATH.rankN". Errors are ignored.
   void finish_alone();
 
-  /// What the last finished trace says, identical on all ranks; null before the first.
+  /// The analysis of the last finished trace, identical on all ranks; null before the first.
   const WhySlow* why_slow() const { return why_ ? &*why_ : nullptr; }
 
  private:

@@ -18,7 +18,7 @@ std::vector<std::byte> encode_trace(const RankTrace& trace);
 /// `corrupt`.
 Result<RankTrace> decode_trace(std::span<const std::byte> bytes, Rank rank, int ranks);
 
-/// What rank 0 found, as bytes for other ranks; and back from untrusted bytes. Errors: `corrupt`.
+/// Rank 0's findings as bytes for other ranks; and back from untrusted bytes. Errors: `corrupt`.
 std::vector<std::byte> encode_why_slow(const WhySlow& why);
 Result<WhySlow> decode_why_slow(std::span<const std::byte> bytes, int ranks);
 

@@ -7,7 +7,7 @@
 
 namespace reshard {
 
-/// Where the seconds of a traced refit went, in the words of a Simulation (simulate/simulate.h).
+/// The breakdown of a traced refit's seconds, in the words of a Simulation (simulate/simulate.h).
 /// Without events that move bytes, all of it is zero, and ranks are -1.
 struct WhySlow {
   /// From the first rank's beginning until the last rank's bytes are in place.
@@ -25,8 +25,8 @@ struct WhySlow {
   /// The rank that began last, and how long after the first.
   Rank late_rank{-1};
   double late_seconds = 0;
-  /// Of the pairs of ranks with at least a tenth of the bytes of the largest pair, that with the
-  /// lowest rate while its bytes moved. Ranks are -1 if no bytes moved between ranks.
+  /// The slowest link: the pair of ranks with the lowest rate while its bytes moved, of those with
+  /// at least a tenth of the largest pair's bytes. Ranks are -1 if no bytes moved between ranks.
   Rank link_from{-1}, link_to{-1};
   Index link_bytes = 0;
   double link_seconds = 0;             ///< in which they moved.

@@ -9,7 +9,7 @@
 
 namespace reshard {
 
-/// Where written data should end up.
+/// The level of the memory hierarchy in which written data should end up.
 enum class CopyHint {
   /// In memory, past the caches: for data that exceeds the caches and is not read soon. Its stores
   /// are weakly ordered: call copy_fence() before telling another thread or process that they are

@@ -26,8 +26,8 @@ RESHARD_HOST_DEVICE constexpr std::uint32_t word_weight(std::size_t lane, std::s
   return static_cast<std::uint32_t>(mix64(kTableSeed + lane * kPartWords + word) >> 32) | 1;
 }
 
-/// What a 32-bit word of a part, or some of its bytes at their places in it, adds to the part's sum
-/// over columns.
+/// The contribution of a 32-bit word of a part, or of some of its bytes at their places in it, to
+/// the part's sum over columns.
 RESHARD_HOST_DEVICE constexpr std::uint64_t weighted(std::uint32_t word, std::uint32_t weight) {
   return std::uint64_t{word} * weight;
 }

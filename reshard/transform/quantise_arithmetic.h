@@ -83,7 +83,7 @@ RESHARD_HOST_DEVICE constexpr float small_to_float(CodeKind kind, std::uint32_t 
   return bits_float(sign | (exponent + bias) << 23 | mantissa << (23 - t.mantissa_bits));
 }
 
-/// What is added to an integer to make its code; 0 for int8, whose code is two's complement.
+/// The offset added to an integer to make its code; 0 for int8, whose code is two's complement.
 RESHARD_HOST_DEVICE constexpr std::uint32_t code_offset(CodeKind kind) {
   return kind == CodeKind::int4 ? 8 : kind == CodeKind::uint8 ? 128 : 0;
 }

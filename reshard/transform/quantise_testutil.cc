@@ -18,7 +18,7 @@ bool is_integer(DType dtype) {
   return dtype == DType::i4 || dtype == DType::i8 || dtype == DType::u8;
 }
 
-/// Of integers half the range, which amax becomes.
+/// The largest number of a dtype; for integers half the range, which amax becomes.
 double largest(DType dtype) {
   if (is_integer(dtype)) return dtype == DType::i4 ? 7.5 : 127.5;
   return dtype == DType::f4 ? 6 : 448;
@@ -41,7 +41,7 @@ const std::vector<double>& positive_values(DType dtype) {
   return dtype == DType::f4 ? kF4 : kF8;
 }
 
-/// What a block's scale is, and how elements are brought to its size.
+/// The scale of a block, and how elements are brought to its size.
 struct Scale {
   unsigned byte = 0;
   float value = 0;

@@ -78,7 +78,7 @@ extern "C" int MPIX_Query_cuda_support() {
   return real<int()>(__func__)();
 }
 
-/// Of releases that have no other switch for CUDA.
+/// The only switch for CUDA of some releases.
 extern "C" int MPI_Get_library_version(char* text, int* length) {
   if (!reshard::kModel) return real<int(char*, int*)>(__func__)(text, length);
   const std::string_view version =

@@ -25,7 +25,7 @@ struct Spawned {
 /// Reports this process's error to the parent, which prints one line for all.
 void report_to_parent(const Spawned& spawned, const Error& error);
 
-/// What report_to_parent() wrote.
+/// An error that report_to_parent() wrote.
 struct ReportedError {
   int index = 0;
   Error error;

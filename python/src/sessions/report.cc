@@ -76,7 +76,7 @@ nb::list rows_of(const SessionReport& report) {
   return out;
 }
 
-/// Of a rank without a target: what it sent.
+/// The first line of a report; a rank without a target says what it sent.
 std::string head_of(const SessionReport& report) {
   const bool sends_only = report.bytes == 0 && report.sent > 0;
   return fmt::format("version {}: {}{} in {}, {:.2f} GB/s while they moved ({})", report.version,

@@ -111,7 +111,7 @@ std::shared_ptr<const Layout> layout_of(const char* side, const nb::object& give
   return nb::cast<std::shared_ptr<const Layout>>(given);
 }
 
-/// Of a str or a path object. Throws for anything else.
+/// The path in a str or a path object. Throws for anything else.
 std::string path_of(const nb::object& path) {
   const nb::object text = nb::steal(PyOS_FSPath(path.ptr()));
   if (!text.is_valid()) clear_ordinary();
@@ -128,7 +128,7 @@ bool given(const nb::object& argument) { return argument.is_valid() && !argument
 
 }  // namespace
 
-/// What a collective call has while it lasts: its callbacks.
+/// A collective call while it lasts: holds its callbacks.
 class TensorSession::Call {
  public:
   Call(TensorSession& session, const nb::object& progress)

@@ -32,7 +32,7 @@ bool is_module(nb::handle object) {
   return nb::hasattr(object, "state_dict") && nb::hasattr(object, "named_parameters");
 }
 
-/// What is given for a rank, once called if it is a callable. Errors: not a mapping.
+/// The mapping that is given for a rank, once called if it is a callable. Errors: not a mapping.
 nb::object mapping_of(const TensorBuffers::RankTensors& tensors, const char* side) {
   nb::object mapping = tensors.given;
   const auto refuse = [&](const std::string& why) {

@@ -50,8 +50,8 @@ class TensorBuffers {
   /// "cpu" or "cuda:0".
   std::string place() const;
 
-  /// What a look at every tensor found. Nothing is replaced before take() gets it, so that others
-  /// can refuse it.
+  /// The findings of a look at every tensor. Nothing is replaced before take() gets them, so that
+  /// others can refuse them.
   class Look {
    public:
     /// The memory as take() will have it.
@@ -139,7 +139,7 @@ class TensorBuffers {
 /// Throws why a refit must not use memory, if MemoryCheck says so.
 void expect_usable(MemoryCheck& check, const MemoryCheck::Sides& sides);
 
-/// What Python gives for the tensors of one side: None, a mapping {name: tensor} of rank `me`, a
+/// The tensors of one side as Python gives them: None, a mapping {name: tensor} of rank `me`, a
 /// callable that returns one, or a RankBuffers. An invalid object for None. `stream` as for
 /// TensorBuffers.
 nb::object buffers_of(const nb::object& tensors, const std::shared_ptr<const Layout>& layout,

@@ -21,7 +21,7 @@ std::string TensorBuffers::place() const {
   return device() == nullptr ? "cpu" : gpu_text(device()->ordinal());
 }
 
-/// What an exporter is told before it is known where its tensor lies.
+/// The options for an exporter before it is known where its tensor lies.
 LookOptions TensorBuffers::looks(const nb::object& stream, TypeFacts& types) const {
   return {stream.is_none() ? std::int64_t{1} : dlpack_stream(stream_handle(stream, -1)), &types};
 }

@@ -26,7 +26,7 @@ std::string why_no_gpu(int ordinal);
 /// The GPU whose memory an address is in. Throws `invalid_argument` for other memory, and as gpu().
 int gpu_of_address(const void* at);
 
-/// What the argument `device` names: a GPU for "cuda", "cuda:1" or a torch.device of that kind;
+/// The GPU that the argument `device` names ("cuda", "cuda:1", or a torch.device of that kind);
 /// none for None and "cpu". Throws `invalid_argument` for anything else.
 std::optional<int> gpu_argument(const nb::object& device);
 

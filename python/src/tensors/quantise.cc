@@ -58,10 +58,10 @@ LookOptions looks(const nb::object& stream) {
   return {stream.is_none() ? std::int64_t{1} : dlpack_stream(stream_handle(stream, -1))};
 }
 
-/// Where a conversion runs: on the stream of a GPU, if there is one, else here.
+/// The place where a conversion runs: the stream of a GPU, if there is one, else here.
 class Place {
  public:
-  /// Where a tensor is. `stream` as Python gives it.
+  /// The place of a tensor. `stream` as Python gives it.
   Place(const PinnedTensor& tensor, const nb::object& stream) {
     const TensorView& view = tensor.view();
     if (view.on_host()) return;

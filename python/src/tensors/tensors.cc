@@ -108,7 +108,7 @@ std::optional<TensorView> look_by_table(nb::handle object, const TypeFacts& fact
   return view_of(tensor);
 }
 
-/// What a method without arguments returns.
+/// The result of a method without arguments.
 nb::object called(nb::handle object, PyObject* name) {
   PyObject* const result = PyObject_CallMethodObjArgs(object.ptr(), name, nullptr);
   if (result == nullptr) throw Unseen{take_exception()};
@@ -122,7 +122,7 @@ std::uint64_t number_of(nb::handle object, PyObject* method) {
   return value;
 }
 
-/// What DLPack does not tell of a tensor of torch: that it is read in another way than it is
+/// Checks what DLPack hides of a tensor of torch: that it is read in another way than it is
 /// stored, and that its storage became smaller than it is (FSDP frees storages; resize_() shrinks
 /// them). Throws Unseen for both.
 void check_of_torch(nb::handle object, const TensorView& view) {
@@ -293,7 +293,7 @@ std::string explain(nb::handle object, const std::string& why) {
   return fmt::format("cannot be used: {}", why);
 }
 
-/// What a look found, and the export that keeps the memory in place, if any.
+/// The tensor that a look found, and the export that keeps the memory in place, if any.
 struct Look {
   TensorView view;
   nb::object kept;

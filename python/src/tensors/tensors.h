@@ -15,7 +15,7 @@
 
 namespace reshard::python {
 
-/// What an object says about its tensor at one moment.
+/// A tensor as its object describes it at one moment.
 struct TensorView {
   std::byte* data = nullptr;
   dlpack::DataType dtype;
@@ -46,7 +46,7 @@ struct TensorName {
   std::string text() const;
 };
 
-/// What is known of the type of the tensor that was looked at last. Tensors that follow each other
+/// Facts about the type of the tensor that was looked at last. Tensors that follow each other
 /// mostly have one type, and to ask a type costs more than to look at a tensor.
 class TypeFacts {
  public:
@@ -63,8 +63,8 @@ class TypeFacts {
 
 /// How a look is taken.
 struct LookOptions {
-  /// What exporters of a GPU's memory are told: their work on the tensor is done for this stream of
-  /// ours, as DLPack counts streams.
+  /// The stream of ours for which exporters of a GPU's memory complete their work on the tensor, as
+  /// DLPack counts streams.
   std::int64_t stream = 1;
   TypeFacts* types = nullptr;  ///< used by looks that follow each other; null: none do.
 };
@@ -97,7 +97,7 @@ class PinnedTensor {
   TensorView view_;
 };
 
-/// What memory must be for a local tensor.
+/// The memory that a local tensor needs.
 struct WantedTensor {
   DType dtype;
   Dims shape;   ///< in elements.

@@ -33,7 +33,7 @@ class ExpressionParser {
     Kind kind;
   };
   static constexpr std::size_t kLevels = 6;
-  /// By strength. Longer signs come first, so that "<=" is not read as "<".
+  /// Operators of one precedence level, 0 the lowest; longer signs first, lest "<=" be read as "<".
   static std::span<const Operator> operators(std::size_t level) {
     static constexpr std::array otherwise{Operator{"??", Kind::otherwise}};
     static constexpr std::array either{Operator{"||", Kind::either}};

@@ -31,18 +31,19 @@ constexpr const char* kUnknown =
 
 /// A name in lower case belongs to a kind of files by its end, its beginning, or words in it.
 constexpr std::array<std::string_view, 13> kCopiedEnds = {
-    ".py",    ".jinja", ".txt",    ".model", ".tiktoken", ".vocab", ".bpe",
-    ".codes", ".spm",   ".j2",     ".tok",   ".tokens",   ".wordpiece"};
+    ".py",    ".jinja", ".txt", ".model", ".tiktoken", ".vocab",    ".bpe",
+    ".codes", ".spm",   ".j2",  ".tok",   ".tokens",   ".wordpiece"};
 constexpr std::array<std::string_view, 9> kCopiedBeginnings = {
-    "tokenizer", "chat_template", "license",    "licence", "copying",
+    "tokenizer", "chat_template", "license",    "licence",     "copying",
     "notice",    "readme",        "use_policy", "usage_policy"};
-constexpr std::array<std::string_view, 9> kWordsOfJson = {
-    "config", "token", "vocab", "processor", "template", "merges", "normalizer", "tekken", "modules"};
+constexpr std::array<std::string_view, 9> kWordsOfJson = {"config",     "token",    "vocab",
+                                                          "processor",  "template", "merges",
+                                                          "normalizer", "tekken",   "modules"};
 constexpr std::array<std::string_view, 24> kWeightsEnds = {
-    ".safetensors", ".bin",    ".pt",     ".pth",       ".ckpt",        ".gguf",
-    ".ggml",        ".h5",     ".msgpack", ".onnx",     ".onnx_data",   ".ot",
-    ".tflite",      ".npz",    ".npy",    ".distcp",    ".engine",      ".index.json",
-    ".pkl",         ".pickle", ".mlmodel", ".llamafile", ".index",      ".data"};
+    ".safetensors", ".bin",    ".pt",      ".pth",       ".ckpt",      ".gguf",
+    ".ggml",        ".h5",     ".msgpack", ".onnx",      ".onnx_data", ".ot",
+    ".tflite",      ".npz",    ".npy",     ".distcp",    ".engine",    ".index.json",
+    ".pkl",         ".pickle", ".mlmodel", ".llamafile", ".index",     ".data"};
 constexpr std::array<std::string_view, 5> kOfOtherWeights = {
     "params.json", "adapter_config.json", "trainer_state.json", "latest", "latest_checkpointed"};
 constexpr std::array<std::string_view, 4> kQuantisation = {
@@ -72,9 +73,8 @@ const char* why_not(const std::string& name, bool as_stored) {
   if (is_one_of(lower, kOfOtherWeights) || ends(lower, kWeightsEnds)) return kOtherWeights;
   if (ends(lower, kCopiedEnds) || begins(lower, kCopiedBeginnings)) return nullptr;
   const bool json = lower.ends_with(".json");
-  const bool known = std::ranges::any_of(kWordsOfJson, [&](std::string_view word) {
-    return lower.find(word) != std::string::npos;
-  });
+  const bool known = std::ranges::any_of(
+      kWordsOfJson, [&](std::string_view word) { return lower.find(word) != std::string::npos; });
   return json && known ? nullptr : kUnknown;
 }
 
@@ -83,7 +83,7 @@ bool is_of_input(const std::string& name) {
   return name.starts_with('.') || name == kHfIndexFile || name == kRankIndexFile;
 }
 
-/// What a folder holds, by name.
+/// The names of the entries of a folder: those that are copied, and those that are left out.
 struct Companions {
   std::vector<std::string> copied;
   std::vector<FileLeftOut> left_out;

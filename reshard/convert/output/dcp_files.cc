@@ -27,7 +27,7 @@ bool fills(const LocalTensor& local) {
   return true;
 }
 
-/// Where a box begins in the tensor as it is stored.
+/// The offsets of a box in the tensor as it is stored.
 Dims stored_offsets(const Box& box, const CanonicalTensor& t) {
   Dims out;
   for (int i = 0; i < t.shape.size(); ++i) {

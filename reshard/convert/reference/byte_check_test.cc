@@ -22,7 +22,7 @@ constexpr const char* kConfig = R"({
   "intermediate_size": 320, "num_hidden_layers": 1, "num_attention_heads": 4,
   "num_key_value_heads": 2, "vocab_size": 50, "tie_word_embeddings": false})";
 
-/// What a right refit of a job leaves, to be damaged.
+/// A job and the target's memory after a correct refit, to be damaged.
 class Made {
  public:
   Made(const std::string& from, const std::string& to) {
@@ -44,7 +44,7 @@ class Made {
     return SlotId(0);
   }
 
-  /// What the proof says; "" where all is right.
+  /// The error message of the proof; "" if there is none.
   std::string said() const {
     const auto checked = check_quantised_refit(job(), *target_, 2, {});
     return checked ? "" : checked.error().message;

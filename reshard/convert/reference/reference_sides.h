@@ -28,9 +28,9 @@ class ReferenceSides {
   ReferenceSides(ReferenceSides&&) noexcept;
   ~ReferenceSides();
 
-  /// What to fill the source with.
+  /// The tensors to fill the source with.
   ReferenceTensors& source() { return *source_; }
-  /// What the target must hold after a refit.
+  /// The tensors that the target must hold after a refit.
   ReferenceTensors& target() { return *target_; }
 
  private:

@@ -21,7 +21,7 @@ std::string what_differs(const ModelFingerprints::Tensor& source,
                      to_string(target.fingerprint));
 }
 
-/// By TensorId: whether both sides hold the tensor, and `only` names it or nothing.
+/// For each TensorId, whether both sides hold the tensor, and `only` names it or is empty.
 std::vector<bool> moved_tensors(const ModelLayout& source, const ModelLayout& target,
                                 const std::set<std::string>& only) {
   std::vector<bool> moved;

@@ -25,7 +25,7 @@ class FingerprintRunner {
   /// The stream must run the work before this object goes, and before another stream gets work of
   /// it. Errors: the driver's.
   Result<> launch(const Stream& stream) const;
-  /// By number of the sum, in pinned memory of this object, once the stream has run the work.
+  /// The sums, by number, in pinned memory of this object, once the stream has run the work.
   std::span<const Fingerprint> sums() const;
 
  private:

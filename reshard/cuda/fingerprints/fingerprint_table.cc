@@ -39,7 +39,7 @@ void order(std::vector<RowLoop>& loops) {
   }
 }
 
-/// Of the box' rows in the tensor's matrix.
+/// The number of rows of the box in the tensor's matrix.
 Index num_rows(const Box& box) {
   Index n = 1;
   for (int d = 0; d + 1 < box.rank(); ++d) n *= box[d].size();
@@ -81,7 +81,7 @@ struct FingerprintTable::Rows {
     for (const RowLoop& loop : loops) n *= loop.count;
     return n;
   }
-  /// Of an element in the fingerprinted form.
+  /// The bytes of an element in the fingerprinted form.
   Index form_bytes() const {
     return conversion.converts() ? size_of(conversion.to.dtype, 1) : element_bytes;
   }

@@ -41,7 +41,7 @@ class FingerprintTable {
 
   /// One more than the largest number of a sum.
   Index num_sums() const { return num_sums_; }
-  /// Of all boxes, in memory.
+  /// The bytes of all boxes, in memory.
   Index bytes() const { return bytes_; }
   std::span<const FingerprintTile> tiles() const { return tiles_; }
   std::span<const FingerprintSlice> slices() const { return slices_; }

@@ -59,7 +59,7 @@ struct FingerprintSlice {
   std::uint32_t piece = 0, first = 0, count = 0;
 };
 
-/// What one thread block does at once: slices [first, end).
+/// A unit of work of one thread block: slices [first, end).
 struct FingerprintTile {
   std::uint32_t first = 0, end = 0;
 };
@@ -72,7 +72,7 @@ struct alignas(8) WordWeights {
 /// vector multiplies with zeros.
 inline constexpr std::size_t kNumWeights = kPartWords + 4;
 
-/// What one launch does: all tiles, in any order. All pointers are to the GPU's memory.
+/// The work of one launch: all tiles, in any order. All pointers are to the GPU's memory.
 struct FingerprintLaunch {
   const FingerprintTile* tiles = nullptr;
   const FingerprintSlice* slices = nullptr;

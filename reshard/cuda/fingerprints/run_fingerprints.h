@@ -48,7 +48,7 @@ RESHARD_HOST_DEVICE inline std::uint32_t converted_bits(const Conversion& conver
   return bits_in(conversion.to.dtype, mapped_value(conversion, value));
 }
 
-/// What a thread reads of a row at once.
+/// The words that a thread reads of a row at once.
 struct Words {
   std::uint32_t word[4] = {};
 };
@@ -58,7 +58,7 @@ template <class Vector>
 struct PlainRead {
   using Held = Vector;
   static constexpr int kWords = sizeof(Vector) < 4 ? 1 : static_cast<int>(sizeof(Vector) / 4);
-  /// Of memory; of the form that is fingerprinted.
+  /// The bytes of one read: in memory, and in the form that is fingerprinted.
   RESHARD_HOST_DEVICE static std::uint32_t src_bytes(const FingerprintPiece&) {
     return sizeof(Vector);
   }

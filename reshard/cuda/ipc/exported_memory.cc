@@ -66,7 +66,7 @@ Result<> export_allocated(const cuda::Device& device, const GpuRange& range, Mem
   return {};
 }
 
-/// Of memory that is mapped: as a file, and as a fabric handle where that works.
+/// Exports memory that is mapped: as a file, and as a fabric handle where that works.
 Result<> export_chunk(const cuda::Device& device, const GpuAllocation& allocation, MemoryKey& key,
                       std::vector<FileDescriptor>& files) {
   const cuda::Driver& driver = device.driver();

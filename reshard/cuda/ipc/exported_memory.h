@@ -9,8 +9,8 @@
 
 namespace reshard {
 
-/// What other processes of this host open a GpuRange with. The memory must stay until the last of
-/// them has closed it.
+/// The key and files with which other processes of this host open a GpuRange. The memory must stay
+/// until the last of them has closed it.
 struct ExportedRange {
   std::vector<std::byte> key;         ///< for open_gpu_memory(); at most kMaxGpuMemoryKey bytes.
   std::vector<FileDescriptor> files;  ///< must stay open until peers have opened the key.

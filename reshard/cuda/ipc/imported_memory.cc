@@ -127,7 +127,7 @@ class ImportedMemory::Mapping {
   }
 
   std::byte* data() const { return to_bytes(at_); }
-  /// Of what is mapped; 0: nothing, or not all of it.
+  /// The id of the memory that is mapped; 0: nothing, or not all of it.
   std::uint64_t id() const { return id_; }
 
  private:

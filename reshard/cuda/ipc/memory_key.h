@@ -11,7 +11,7 @@
 
 namespace reshard::ipc {
 
-/// What a process tells others of a GpuRange that it shares.
+/// The description of a shared GpuRange that its process sends to others.
 struct MemoryKey {
   struct Chunk {
     Index bytes = 0;

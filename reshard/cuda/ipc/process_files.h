@@ -9,7 +9,7 @@ namespace reshard::ipc {
 
 /// Random; of this process alone, also after fork(). Any thread. Errors: `io`.
 Result<std::uint64_t> process_token();
-/// Of this process; equal process ids mean one process only where these are equal.
+/// The PID namespace of this process; equal process ids mean one process only where it is equal.
 std::uint64_t pid_namespace();
 /// If Yama restricts ptrace, permits other processes of the user to take this one's files.
 void let_peers_take_files();

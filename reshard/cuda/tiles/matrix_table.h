@@ -10,8 +10,8 @@
 
 namespace reshard::cuda {
 
-/// What kernels do with rows of matrices: write the largest magnitude of their values; values to
-/// data and scales; data and scales to values.
+/// The work of kernels on rows of matrices: write the largest magnitude of their values; quantise
+/// values to data and scales; dequantise data and scales to values.
 enum class MatrixWork : std::uint8_t { amax, quantise, dequantise };
 
 /// The kernel that does this work on tiles of such a matrix.
@@ -51,7 +51,7 @@ class MatrixTable {
   MatrixWork work() const { return work_; }
   struct Level {
     std::uint32_t first_launch = 0, end_launch = 0;  ///< of launches().
-    std::uint32_t first_amax = 0, end_amax = 0;  ///< of amaxes().
+    std::uint32_t first_amax = 0, end_amax = 0;      ///< of amaxes().
   };
   /// As many as end_level() was called.
   std::span<const Level> levels() const { return levels_; }

@@ -49,8 +49,8 @@ struct MatrixPair {
   MatrixWay way = MatrixWay::phases;
 };
 
-/// What one thread block does at once: rows [first_row, end_row), from the first of a block to the
-/// last, of the blocks across [first_block, end_block). Of MatrixWay::phases at most kTileSlots
+/// A unit of work of one thread block: rows [first_row, end_row), from the first of a block to the
+/// last, of the blocks across [first_block, end_block). For MatrixWay::phases at most kTileSlots
 /// blocks in all.
 struct MatrixTile {
   std::uint32_t matrix = 0, first_row = 0, end_row = 0, first_block = 0, end_block = 0;
@@ -67,7 +67,7 @@ struct MatrixShared {
   float by[kTileSlots];            ///< BlockScale::by of each.
 };
 
-/// What one launch does: tiles [first_tile, end_tile), in any order.
+/// The work of one launch: tiles [first_tile, end_tile), in any order.
 struct MatrixLaunch {
   const MatrixPair* matrices = nullptr;
   const MatrixTile* tiles = nullptr;
@@ -82,7 +82,7 @@ struct Maximum {
   std::uint32_t count = 0;
 };
 
-/// What one launch does: maxima [first, end), in any order.
+/// The work of one launch: maxima [first, end), in any order.
 struct MaximumLaunch {
   const Maximum* maxima = nullptr;
   std::uint32_t first = 0, end = 0;

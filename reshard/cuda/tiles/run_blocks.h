@@ -173,7 +173,7 @@ RESHARD_HOST_DEVICE void quantise_vectors(const MatrixPair& m, const MatrixTile&
   if (m.swizzled) write_padding(m, t, me);
 }
 
-/// What a thread of MatrixWay::held holds between its phases. `N`: vectors.
+/// The values that a thread of MatrixWay::held holds between its phases. `N`: vectors.
 template <DType D, int N>
 struct Held {
   Stored<D> of[static_cast<std::size_t>(N)];

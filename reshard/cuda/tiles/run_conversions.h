@@ -54,7 +54,7 @@ RESHARD_INLINE void convert_vectors(const CopyPiece& of, const CopyLoop* loops,
   }
 }
 
-/// What thread `me` does in a launch of conversions of values, or of vectors.
+/// Does the work of thread `me` in a launch of conversions of values, or of vectors.
 RESHARD_HOST_DEVICE inline void convert_tiles(const TileLaunch& launch, const TileThread& me) {
   for_each_slice_of(launch, me, [&](const CopySlice& slice, const TileThread& mine) {
     convert_slice(launch.pieces[slice.piece], launch.loops, slice, mine);

@@ -100,7 +100,7 @@ class ScalePlaces {
         cols_(m.scale_cols),
         width_(m.scale_width),
         swizzled_(m.swizzled) {}
-  /// Of block (row, col).
+  /// The address of the scale of block (row, col).
   RESHARD_HOST_DEVICE std::byte* at(std::uint32_t row, std::uint32_t col) const {
     if (!swizzled_) return scales_ + row * row_ + std::int64_t{col} * width_;
     // swizzled_scale_offset(), by shifts.
@@ -224,7 +224,7 @@ RESHARD_HOST_DEVICE inline bool is_first_tile(const MatrixPair& m, const MatrixT
   return m.is_first && t.first_row == 0 && t.first_block == 0;
 }
 
-/// What makes the scales of a matrix with this amax. The first thread writes the matrix' factor.
+/// The maker of the scales of a matrix with this amax. The first thread writes the matrix' factor.
 RESHARD_HOST_DEVICE inline ScaleMaker make_scales(const MatrixPair& m, const MatrixTile& t,
                                                   float matrix_amax, std::uint32_t thread) {
   const ScaleMaker maker =
@@ -251,7 +251,7 @@ RESHARD_HOST_DEVICE inline void scale_phase(const MatrixPair& m, const MatrixTil
   if (m.swizzled) write_padding(m, t, me);
 }
 
-/// Where quotients of values of a dtype are rounded.
+/// The rounding of quotients of values of a dtype.
 RESHARD_HOST_DEVICE constexpr Rounding rounding_of(DType dtype) {
   return dtype == DType::bf16  ? Rounding::bf16
          : dtype == DType::f16 ? Rounding::f16

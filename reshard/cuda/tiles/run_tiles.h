@@ -22,7 +22,7 @@ struct CopyOffsets {
   std::int64_t src = 0, dst = 0;
 };
 
-/// Where iteration `i` of nested loops begins, outermost first.
+/// The offsets of the start of iteration `i` of nested loops, which are outermost first.
 RESHARD_HOST_DEVICE inline CopyOffsets offsets_of_loops(const CopyLoop* loops, int num_loops,
                                                         std::uint32_t i) {
   CopyOffsets at;
@@ -37,8 +37,8 @@ RESHARD_HOST_DEVICE inline CopyOffsets offsets_of_loops(const CopyLoop* loops, i
   return at;
 }
 
-/// Where vector `i` of a piece is, from the piece's addresses. `src_width`, `dst_width`: bytes of a
-/// vector.
+/// The offsets of vector `i` of a piece from the piece's addresses. `src_width`, `dst_width`: bytes
+/// of a vector.
 RESHARD_HOST_DEVICE inline CopyOffsets offsets_of(const CopyPiece& piece, const CopyLoop* loops,
                                                   std::uint32_t i, int src_width, int dst_width) {
   const std::uint32_t outer = quotient(i, piece.run);
@@ -109,7 +109,7 @@ RESHARD_INLINE void for_each_slice_of(const TileLaunch& launch, const TileThread
   }
 }
 
-/// What thread `me` does in a launch of copies.
+/// Does the work of thread `me` in a launch of copies.
 RESHARD_HOST_DEVICE inline void run_tiles(const TileLaunch& launch, const TileThread& me) {
   for_each_slice_of(launch, me, [&](const CopySlice& slice, const TileThread& mine) {
     run_slice(launch, slice, mine);

@@ -66,7 +66,7 @@ RESHARD_HOST_DEVICE void store_run(const TransposeRun<Element, K>& run, std::byt
     if (k < run.count) to[k] = run.of[k];
 }
 
-/// Where elements of a tile are in shared memory.
+/// The elements of a tile in shared memory.
 template <class Element>
 struct SharedTile {
   static constexpr int kLog2 = sizeof(Element) == 1   ? 0

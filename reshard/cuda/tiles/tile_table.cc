@@ -13,7 +13,7 @@ namespace {
 
 /// A piece has less than 2^31 vectors, which Divisor needs.
 constexpr Index kMaxVectors = (Index{1} << 31) - 1;
-/// Of a tile: more would keep its thread block busy when others have ended.
+/// The most slices of a tile: more would keep its thread block busy when others have ended.
 constexpr std::size_t kMaxSlices = 512;
 constexpr Index kWidest = Alignment::kWidest;
 

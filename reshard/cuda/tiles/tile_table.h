@@ -49,7 +49,7 @@ class TileTable {
   std::span<const CopySlice> slices() const { return slices_; }
   std::span<const CopyPiece> pieces() const { return pieces_; }
   std::span<const CopyLoop> loops() const { return loops_; }
-  /// Of all copies.
+  /// The bytes of all copies.
   Index bytes() const { return bytes_; }
 
  private:
@@ -65,7 +65,7 @@ class TileTable {
   std::vector<CopyPiece> pieces_;
   std::vector<CopyLoop> loops_;
   TransposeTable transposes_;
-  /// Of the level that is being filled, by kernel.
+  /// The converting copies of the level that is being filled, by kernel.
   std::map<std::string, std::vector<CopyTask>> converting_;
   std::vector<Conversions> conversions_;
   Index bytes_ = 0, filled_ = 0;

@@ -47,12 +47,12 @@ struct CopySlice {
   std::uint32_t piece = 0, first = 0, count = 0;
 };
 
-/// What one thread block does at once: slices [first, end).
+/// A unit of work of one thread block: slices [first, end).
 struct CopyTile {
   std::uint32_t first = 0, end = 0;
 };
 
-/// What one launch does: tiles [first_tile, end_tile) of these tables, in any order. All pointers
+/// The work of one launch: tiles [first_tile, end_tile) of these tables, in any order. All pointers
 /// are to the GPU's memory.
 struct TileLaunch {
   const CopyTile* tiles = nullptr;

@@ -23,7 +23,7 @@ std::optional<int> adjacent(const StridedCopy& copy, Index StridedCopy::Loop::* 
   return std::nullopt;
 }
 
-/// Of a side's first element and strides, but for the stride between adjacent elements.
+/// The alignment of a side's first element and strides, but not between adjacent elements.
 Alignment alignment(const CopyTask& task, int adjacent, bool is_source) {
   Alignment all;
   all.require(is_source ? task.src + task.copy.src_offset : task.dst + task.copy.dst_offset);

@@ -26,12 +26,12 @@ struct TransposePiece {
   bool wide_src = false, wide_dst = false;
 };
 
-/// What one thread block does at once: at most edge x edge elements of one matrix.
+/// A unit of work of one thread block: at most edge x edge elements of one matrix.
 struct TransposeTile {
   std::uint32_t piece = 0, matrix = 0, first_row = 0, first_col = 0;
 };
 
-/// What one launch does: tiles [first_tile, end_tile), in any order.
+/// The work of one launch: tiles [first_tile, end_tile), in any order.
 struct TransposeLaunch {
   const TransposeTile* tiles = nullptr;
   const TransposePiece* pieces = nullptr;

@@ -14,13 +14,13 @@
 
 namespace reshard::device {
 
-/// What a program on a GPU runs in. Everything is borrowed, and must outlive what runs it.
+/// The resources of a program on a GPU. Everything is borrowed, and must outlive what runs it.
 struct DeviceEnvironment {
   Transport* transport = nullptr;
   ControlPlane* control = nullptr;
   WorkerPool* pool = nullptr;  ///< runs what an observer sees.
   std::shared_ptr<const cuda::Device> device;
-  /// Of this rank; null if it holds nothing of a side. Memory of the host is pinned.
+  /// The buffers of this rank; null if it holds nothing of a side. Memory of the host is pinned.
   const RankBuffers *source = nullptr, *target = nullptr;
   /// At least Program::staging_bytes: of pinned host memory, or of this GPU if the transport takes
   /// messages there.

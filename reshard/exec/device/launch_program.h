@@ -13,9 +13,9 @@ namespace device {
 class ProgramLaunches;
 }
 
-/// What a program without messages is launched with. Everything is borrowed.
+/// The memory that a program without messages is launched with. Everything is borrowed.
 struct LaunchMemory {
-  /// Of the memory that the program's buffers are in.
+  /// The layouts of the memory that the program's buffers are in.
   const ModelLayout *source_layout = nullptr, *target_layout = nullptr;
   /// In the memory of the GPU; null if the program uses none.
   const RankBuffers *source = nullptr, *target = nullptr;

@@ -15,8 +15,8 @@ namespace reshard::device {
 
 /// The first byte of a source, a target or the staging, as kernels of the GPU address it.
 using AddressOf = std::function<Result<std::byte*>(const ProgramBuffer&)>;
-/// By buffer; null for scratch and for what has no bytes. Errors: those of `address`; `unsupported`
-/// for a source or target that is not mapped.
+/// The address of each buffer; null for scratch and for what has no bytes. Errors: those of
+/// `address`; `unsupported` for a source or target that is not mapped.
 Result<std::vector<std::byte*>> addresses_of(const Program& program, const AddressOf& address);
 
 struct LaunchOptions {

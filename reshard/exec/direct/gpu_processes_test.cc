@@ -133,7 +133,7 @@ TEST(GpuPeers, without_a_way_are_an_error_if_the_direct_path_was_asked_for) {
   EXPECT_EQ(outcome(ended), "");
 }
 
-/// What happens to the memory of sources between two refits, on each rank.
+/// Expects refits to work after `change` has altered the memory of sources, on each rank.
 void expect_renewed(int kind, const std::function<void(GpuRank&)>& change) {
   for (const auto& [name, run] : runners()) {
     SCOPED_TRACE(name);

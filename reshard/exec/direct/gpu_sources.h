@@ -11,7 +11,7 @@
 
 namespace reshard::direct {
 
-/// Of this host: memory of its GPUs is reached only within it. Never 0.
+/// An identifier of this host; memory of its GPUs is reached only within it. Never 0.
 std::uint64_t gpu_host();
 
 /// The sources of this rank in the memory of a GPU, as others open them.
@@ -45,7 +45,7 @@ class GpuPeer {
   /// the rank.
   Result<std::string> open(const std::shared_ptr<const cuda::Device>& gpu, Rank owner,
                            const MemoryTable& table);
-  /// By span.
+  /// The opened memory, indexed by span.
   std::vector<RemoteMemory> memory(Rank owner) const;
 
  private:

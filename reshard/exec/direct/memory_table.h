@@ -12,7 +12,7 @@
 
 namespace reshard::direct {
 
-/// Where the local tensors that a rank shares as a source are in its memory.
+/// The memory that a rank shares as a source, and the places of its local tensors there.
 struct MemoryTable {
   struct Span {
     RemoteKey key;  ///< of the transport, or of export_gpu_memory(); empty: of an earlier table.

@@ -25,7 +25,7 @@ class PairPaths {
 
   PairPath from(Rank src) const { return from_.at(src); }
   PairPath to(Rank dst) const { return to_.at(dst); }
-  /// Of the whole group: some pair has such a way.
+  /// True if some pair of the whole group has such a way.
   bool reads() const { return uses_[0] || uses_[1]; }
   bool gets() const { return uses_[1]; }
   bool messages() const { return uses_[2]; }
@@ -38,7 +38,7 @@ class PairPaths {
   /// the group: memory that cannot be shared or opened any more; the transport's.
   Result<bool> renew(const PrepareArguments& work);
 
-  /// Where a source of a peer that is read is. The result refers to this object.
+  /// The memory of a peer's source that this rank reads. The result refers to this object.
   Result<host::BufferPlace> place(const PrepareArguments& work, Rank r, SlotId slot) const;
 
  private:

@@ -14,7 +14,7 @@
 
 namespace reshard::host {
 
-/// Where a buffer of a program is.
+/// The memory of one buffer of a program.
 struct BufferPlace {
   std::byte* address = nullptr;          ///< in this process; null if it is not mapped.
   const RemoteMemory* remote = nullptr;  ///< otherwise; must outlive the program.
@@ -25,7 +25,7 @@ struct BufferPlace {
 using PutSink = std::function<Result<>(const ProgramBuffer& target, Index offset,
                                        std::span<const std::byte> bytes)>;
 
-/// What a program runs in. Everything is borrowed, and must outlive what runs it.
+/// The resources of a program. Everything is borrowed, and must outlive what runs it.
 struct ProgramEnvironment {
   Transport* transport = nullptr;   ///< null if the program has no exchange and no get.
   ControlPlane* control = nullptr;  ///< null if the program has no barrier.

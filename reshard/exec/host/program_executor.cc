@@ -78,7 +78,7 @@ Result<> ProgramExecutor::run(Deadline deadline, ProgressMeter& meter,
   return {};
 }
 
-/// What each thread does: worker 0 moves messages, too, while it looks for a tile.
+/// The loop of each thread: runs tiles. Worker 0 also moves messages while it looks for a tile.
 void ProgramExecutor::work(int worker) {
   while (const auto tile = next_tile(worker)) {
     begin_step(*tile, worker);

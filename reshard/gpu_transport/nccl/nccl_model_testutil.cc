@@ -34,12 +34,12 @@ struct Member;
 struct World {
   int ranks = 0, joined = 0;
   std::set<Member*> running;  ///< those that run a group.
-  /// By (sender, receiver): posted and not matched.
+  /// The operations that are posted and not matched, by (sender, receiver).
   std::map<std::pair<int, int>, std::deque<Op*>> sends, recvs;
   std::set<std::pair<int, int>> arrived_sends, arrived_recvs;  ///< at connecting.
 };
 
-/// What a rank gave between ncclGroupStart and ncclGroupEnd.
+/// The sends and receives of a rank between ncclGroupStart and ncclGroupEnd.
 struct OpGroup {
   std::vector<Op> ops;
   cuda::StreamHandle stream = nullptr;

@@ -19,7 +19,7 @@
 
 namespace reshard::nccl {
 
-/// What the model does, and counts. Set it while no rank runs.
+/// The settings and counts of the model. Set them while no rank runs.
 struct NcclModel {
   /// Forgets settings and counts.
   void reset();
@@ -30,7 +30,7 @@ struct NcclModel {
   std::uint64_t seed = 0;  ///< not 0: the polls to accept a group are 0 to 3, at random.
   /// The result of the next call of a function by a rank; used once.
   std::map<std::pair<int, std::string>, int> faults;
-  /// By rank: what its communicators report, once, when they run a group.
+  /// For each rank, the error that its communicators report, once, when they run a group.
   std::map<int, int> async_errors;
   std::map<std::string, int> calls;
   std::size_t largest_message = 0;  ///< bytes.

@@ -162,7 +162,7 @@ TEST_F(NcclTransport, groups_that_follow_each_other_do_not_wait_for_the_gpu) {
   });
 }
 
-/// What holds a message up, in the order in which a message passes.
+/// The stages of a message, in the order in which it passes them.
 enum class Stage { not_accepted, in_flight, done };
 
 /// A receive of rank 0 from rank 1 that is in a stage, ended by f(rank 0's event, its ends).
@@ -261,7 +261,7 @@ TEST_F(NcclTransport, calls_that_fail_end_the_group_with_their_name) {
         [&] { nccl_model().faults[{0, call}] = 3; });
 }
 
-/// What the ranks of a group of two get when they make their transports; `gpu` may change rank 1's.
+/// The outcome of making a transport on each rank of a group of two; rank 1 may have no GPU.
 std::vector<std::string> outcomes_of_making(Deadline deadline, bool rank_1_has_gpu = true) {
   std::vector<std::string> out(2);
   auto group = *InprocGroup::create(2);

@@ -50,7 +50,7 @@ Result<> end(ByHand& ranks, int rank, Ending how) {
                                              : patient());
 }
 
-/// What the rank that ends the group, and the other one, may say.
+/// Checks the errors, if any, of the rank that ends the group and of the other one.
 void check_said(Ending how, const Result<>& first, const Result<>& other) {
   const std::map<Ending, std::pair<Code, std::string>> said = {
       {Ending::abort, {Code::aborted, "out of paper"}},

@@ -15,7 +15,7 @@ namespace reshard::nvshmem {
 
 class NvshmemModel {
  public:
-  /// What arrives in order.
+  /// The writes that arrive in order.
   enum class Order {
     any,     ///< the signal of a put after its bytes; as over a network.
     stream,  ///< what one stream did; as between GPUs that map each other's memory.
@@ -57,9 +57,9 @@ class NvshmemModel {
   void deliver(std::size_t i);
   void deliver_all();
 
-  /// Of all PEs: puts; those that did not start from the symmetric heap; waits of streams for a
-  /// signal that had not come, which would have blocked the stream; and waits that limited sharing
-  /// does not permit.
+  /// Counts over all PEs: puts; those that did not start from the symmetric heap; waits of streams
+  /// for a signal that had not come, which would have blocked the stream; and waits that limited
+  /// sharing does not permit.
   int num_puts() const;
   int num_direct_puts() const;
   int num_unmet_waits() const;

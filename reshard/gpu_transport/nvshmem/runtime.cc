@@ -22,7 +22,7 @@ namespace {
 /// Between two looks at the control plane.
 constexpr std::chrono::milliseconds kStartNap{20};
 
-/// What each rank says first.
+/// The first message of each rank to all others.
 struct Hello {
   std::uint64_t world = 0;  ///< 0: none.
   std::int64_t pe = -1;

@@ -34,7 +34,7 @@ void pass_on(RankEnds& me) {
   EXPECT_TRUE(room.holds_pattern(me.rank()));
 }
 
-/// What each rank of a group of these PEs says when it enters.
+/// For each rank of a group of these PEs, the outcome of making its transport.
 std::vector<std::string> said_by(ModelGroup& group, const std::vector<int>& pes,
                                  const std::function<std::size_t(Rank)>& staging,
                                  Deadline deadline = patient()) {

@@ -97,7 +97,7 @@ Result<std::size_t> staging_bytes() {
   return static_cast<std::size_t>(mib) << 20;
 }
 
-/// What this rank brings.
+/// The library, GPU and staging size of this rank.
 struct Local {
   const Library* library = nullptr;
   std::shared_ptr<const cuda::Device> device;

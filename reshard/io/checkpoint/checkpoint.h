@@ -65,7 +65,7 @@ class Checkpoint {
   std::vector<TensorSpec> whole_tensors() const;
   /// How tensors are stored in pieces; nothing unless kind() is dcp.
   const TensorPieces& pieces() const { return pieces_; }
-  /// What becomes of a tensor of pieces().tensors: it gets another name or, if that is empty, is an
+  /// The new name of a tensor of pieces().tensors. If the name is empty, the tensor becomes an
   /// entry of pieces().others.
   struct Renaming {
     std::string name;

@@ -15,7 +15,7 @@ constexpr std::string_view kFormat = "reshard-checkpoint";
 constexpr std::int64_t kVersion = 1;
 constexpr JsonLimits kIndexLimits{
     .bytes = std::size_t{100'000'000}, .values = std::size_t{4} << 20, .depth = 16};
-/// Of an index that Python wrote.
+/// The limits for an index that Python wrote.
 constexpr JsonLimits kHfIndexLimits{
     .bytes = kIndexLimits.bytes, .values = kIndexLimits.values, .depth = 16, .non_finite = true};
 

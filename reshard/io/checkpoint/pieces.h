@@ -19,7 +19,7 @@ struct TensorPiece {
   Dims order;  ///< the dimensions from the outermost in memory: 0, 1, ... for row-major.
 };
 
-/// What an entry of a checkpoint is that is no tensor of the model.
+/// The kind of an entry of a checkpoint that is no tensor of the model.
 enum class EntryKind {
   object,         ///< a pickled object of the trainer's.
   trainer_state,  ///< a tensor that is known to be no weight: the optimizer's, a gradient.
@@ -33,7 +33,7 @@ struct CheckpointEntry {
   std::string name;
   EntryKind kind = EntryKind::object;
   std::string why = {};  ///< why it is not read, if it is EntryKind::unread.
-  /// Where the pickle of an object is: in Checkpoint::mapping(file).
+  /// The location of the pickle of an object, in Checkpoint::mapping(file).
   std::size_t file = 0;
   std::int64_t offset = 0, bytes = 0;
 };

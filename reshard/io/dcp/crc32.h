@@ -14,7 +14,7 @@ std::uint32_t crc32(std::span<const std::byte> bytes);
 /// The CRC-32 of bytes that come in pieces, in any order. Thread-safe.
 class PiecewiseCrc32 {
  public:
-  /// Of `bytes` bytes. @pre bytes >= 0
+  /// Starts the CRC-32 of `bytes` bytes. @pre bytes >= 0
   explicit PiecewiseCrc32(std::int64_t bytes) : bytes_(bytes) {}
   /// Adds the bytes at `offset`. @pre they lie within, and none was added before
   void add(std::int64_t offset, std::span<const std::byte> piece);

@@ -15,7 +15,7 @@
 
 namespace reshard {
 
-/// Where the tensors of a `.distcp` file are. Each is in an item, which is an archive of its own.
+/// The plan of a `.distcp` file. Each tensor is in an item, which is an archive of its own.
 struct DcpFilePlan {
   struct Item {
     std::int64_t offset = 0, bytes = 0;

@@ -12,11 +12,11 @@ namespace reshard::dcp {
 inline constexpr std::string_view kMetadataModule = "torch.distributed.checkpoint.metadata";
 inline constexpr std::string_view kFilesystemModule = "torch.distributed.checkpoint.filesystem";
 
-/// What a `.metadata` file may name.
+/// The globals that a `.metadata` file may name.
 std::span<const pickle::Name> metadata_classes();
 /// The enums among metadata_classes().
 std::span<const pickle::Name> metadata_enums();
-/// What the pickle of one tensor may name, as torch.save writes it.
+/// The globals that the pickle of one tensor may name, as torch.save writes it.
 std::span<const pickle::Name> tensor_classes();
 
 /// torch's name of a dtype, such as "bfloat16"; empty if torch has none.

@@ -17,7 +17,7 @@ inline constexpr const char* kShardingInfo = "DCP_SHARDING_INFO";
 /// Whether a file has that metadata.
 bool is_sharded(const SafetensorsHeader& header);
 
-/// Where a file's tensors begin in the whole ones, in the order of header.tensors; zeros if its
+/// The offsets of a file's tensors in the whole ones, in the order of header.tensors; zeros if its
 /// metadata does not say. Errors do not name the file: metadata of another form, or without one of
 /// the tensors.
 Result<std::vector<Dims>> saved_offsets(const SafetensorsHeader& header);

@@ -153,7 +153,7 @@ struct ArchiveHead {
   std::vector<ArchiveFile> files;
 };
 
-/// What describes the content of an archive.
+/// The files that describe the content of an archive.
 ArchiveHead description_of(std::string_view pickle) {
   ArchiveHead head;
   const auto add = [&](std::string_view name, std::string_view content) {
@@ -190,7 +190,7 @@ std::string directory_of(const std::vector<ArchiveFile>& files, std::int64_t at)
   return out;
 }
 
-/// What follows the tensor. `files`: all, the tensor last; it begins at `head_bytes`.
+/// The bytes after the tensor. `files`: all, the tensor last; it begins at `head_bytes`.
 std::string tail_of(const std::vector<ArchiveFile>& files, std::int64_t head_bytes) {
   std::string out;
   put_descriptor(out, files.back());

@@ -45,7 +45,7 @@ std::optional<DType> dtype_of_storage(std::string_view name) {
   return std::nullopt;
 }
 
-/// What the pickle says of the tensor.
+/// The pickle's description of the tensor.
 struct Description {
   DType dtype = DType::f32;
   std::string_view key;  ///< of the storage among the archive's entries.

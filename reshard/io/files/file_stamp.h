@@ -19,7 +19,7 @@ struct FileStamp {
   std::int64_t modified_ns = 0, changed_ns = 0;  ///< mtime and ctime, since 1970.
 
   static FileStamp of(const struct stat& status);
-  /// Of the file at `path`; follows links. Errors name the path.
+  /// The stamp of the file at `path`; follows links. Errors name the path.
   static Result<FileStamp> of(const std::string& path);
 
   friend bool operator==(const FileStamp&, const FileStamp&) = default;

@@ -21,7 +21,7 @@ class Json {
  public:
   struct Member;
   struct Number {
-    /// Of a number with a fraction or exponent, or beyond 64 bits; or NaN, Infinity, -Infinity.
+    /// The text of a number with fraction or exponent or over 64 bits; or NaN, Infinity, -Infinity.
     std::string spelling;
   };
   using Array = std::vector<Json>;

@@ -18,7 +18,7 @@ struct FinishedFile {
   friend bool operator==(const FinishedFile&, const FinishedFile&) = default;
 };
 
-/// By file name.
+/// The finished files of an output folder, by file name.
 using FinishedFiles = std::map<std::string, FinishedFile>;
 
 /// The record of an unfinished output folder: which job it belongs to, and which files are

@@ -14,7 +14,7 @@ namespace reshard {
 
 /// The quantisation of a checkpoint's weights according to its config.
 struct StoredWeights {
-  /// Of one checkpoint: all are tried on each tensor.
+  /// The limit on the formats of one checkpoint, all of which are tried on each tensor.
   static constexpr std::size_t kMaxFormats = 64;
 
   QuantMethod method = QuantMethod::fp8;
@@ -26,7 +26,7 @@ struct StoredWeights {
   StoredFormats formats() const;
 };
 
-/// What a config says about the quantisation of its weights.
+/// The quantisation of the weights that a config declares.
 struct SaidQuantisation {
   std::string method;   ///< quant_method, "unknown" if it has none; empty: it says nothing.
   std::string form;     ///< the method and what the section calls the form, for messages.

@@ -58,7 +58,7 @@ struct Found {
   std::vector<std::string> parts = {};  ///< names of the tensors beside the codes.
 };
 
-/// What a part must be.
+/// The form required of a part: its name, one of the dtypes, and its shape.
 struct Wanted {
   std::string name;
   std::initializer_list<DType> dtypes;

@@ -103,7 +103,7 @@ class Namer {
                              prefix, prefix));
   }
 
-  /// Of tensors with one name, keeps the first; the others must be equal, or to be ignored.
+  /// Keeps the first of the tensors with one name; the others must be equal, or to be ignored.
   Result<> settle_twice() {
     std::map<std::string, std::size_t> first;
     for (std::size_t i = 0; i < out_.size(); ++i) {

@@ -8,7 +8,7 @@
 
 namespace reshard::identify {
 
-/// What the configs beside the weights say about their quantisation; nothing if they are
+/// The quantisation that the configs beside the weights declare; nothing if they are
 /// unreadable.
 SaidQuantisation said_of(const Model& model);
 

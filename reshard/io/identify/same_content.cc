@@ -8,7 +8,7 @@
 namespace reshard::identify {
 namespace {
 
-/// Where the elements of a piece lie in memory.
+/// The elements of a piece in memory.
 class PieceBytes {
  public:
   PieceBytes(const Checkpoint& checkpoint, const StoredPiece& piece)

@@ -36,7 +36,7 @@ class Writer {
   /// A call of `name` with the tuple that is the next value, before end_call().
   void begin_call(Name name) { global(name); }
   void end_call() { out_ += 'R'; }
-  /// What stands for something stored elsewhere: the last value is its id.
+  /// A reference to an object stored elsewhere, whose persistent id is the last value.
   void persistent() { out_ += 'Q'; }
   std::string finish() &&;
 

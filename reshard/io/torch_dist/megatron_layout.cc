@@ -162,9 +162,7 @@ class Matcher {
     }
   }
 
-  void note(std::size_t leftover, Pair pair) {
-    second_names_[leftover].insert(std::move(pair));
-  }
+  void note(std::size_t leftover, Pair pair) { second_names_[leftover].insert(std::move(pair)); }
 
   std::vector<Index> begin_of(int stack, const Form::Part& part) const {
     std::vector<Index> at(static_cast<std::size_t>(content_.tensors[part.id].shape.size()), 0);
@@ -172,12 +170,12 @@ class Matcher {
     return at;
   }
 
-  /// What a tensor that no parameter uses must equal; nothing if it stands for several tensors.
+  /// The equalities due of a tensor that no parameter uses; none if it stands for several tensors.
   std::vector<SecondName> second_names_of(std::size_t id) const {
     const auto found = second_names_.find(id);
     if (found == second_names_.end()) return {};
-    const bool is_whole = std::ranges::all_of(
-        found->second, [&](const Pair& p) { return std::get<1>(p) == id; });
+    const bool is_whole =
+        std::ranges::all_of(found->second, [&](const Pair& p) { return std::get<1>(p) == id; });
     if (!is_whole && found->second.size() != 1) return {};
     std::vector<SecondName> out;
     Index elements = 0;

@@ -30,7 +30,7 @@ struct SecondName {
 /// A tensor of a checkpoint that the model does not use, or not all of.
 struct Leftover {
   std::string name;
-  /// What it must equal to be only a second form of tensors that are used; empty if it is none.
+  /// The equalities that make it only a second form of tensors that are used; empty if it is none.
   std::vector<SecondName> second;
   /// The place in the leading dimensions of the first entry that no parameter is; empty if the
   /// model uses nothing of the tensor.

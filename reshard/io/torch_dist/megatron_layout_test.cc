@@ -28,7 +28,7 @@ std::string qwen(int layers, bool tied = false) {
          std::to_string(layers) + R"(, "tie_word_embeddings": )" + (tied ? "true}" : "false}");
 }
 
-/// What the layout torch_dist writes for a config, with bytes by position: equal for second names.
+/// The folder that torch_dist writes for a config, with bytes by position: equal for second names.
 class MegatronFolder {
  public:
   explicit MegatronFolder(const std::string& config, const std::string& layout = "torch_dist") {

@@ -13,7 +13,7 @@
 /// `megatron` of one rank names as Transformer Engine's modules do.
 namespace reshard::torch_dist {
 
-/// Where a parameter is in a checkpoint: a tensor, and its place in the leading dimensions.
+/// The place of a parameter in a checkpoint: a tensor, and the index in its leading dimensions.
 struct StackedPlace {
   std::string tensor;
   Dims leading;

@@ -26,7 +26,7 @@ struct StackedEntry {
   Parameter parameter;
 };
 
-/// Where each parameter is stored, by the name of the tensor.
+/// The parameters in each stored tensor, by the name of the tensor.
 class StackedEntries {
  public:
   StackedEntries(const ModelLayout& layout, bool stacks) : stacks_(stacks) {

@@ -121,7 +121,7 @@ Result<std::string> folder_with_config(const Model& model, const ExchangeFolder&
   return folder.path();
 }
 
-/// What the process says of its failure.
+/// The error of a failed process: a timeout, or the process's own message.
 Error failure(const ExchangeFolder& folder, const std::string& python, double seconds,
               const traced::ChildEnd& end) {
   if (end.timed_out)

@@ -13,8 +13,8 @@
 namespace reshard {
 
 struct TracedLayout {
-  /// What reads it again without the engine: "explicit:explicit.json", with quant keys if the
-  /// engine's weights are quantised, and the offset.
+  /// The notation that reads it again without the engine: "explicit:explicit.json", with quant keys
+  /// if the engine's weights are quantised, and the offset.
   LayoutSpec notation;
   std::string text;       ///< of that file.
   ExplicitLayout layout;  ///< the same, parsed.

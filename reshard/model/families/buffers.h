@@ -9,7 +9,7 @@
 
 namespace reshard::families {
 
-/// What a module of transformers makes of a tensor of the checkpoint.
+/// The form in which a module of transformers holds a tensor of the checkpoint.
 enum class Held {
   parameter,   ///< a parameter, or nothing known to the contrary.
   buffer,      ///< in the dtype of the model. fully_shard leaves buffers whole.
@@ -18,7 +18,7 @@ enum class Held {
   unknown,  ///< a buffer in some classes and a parameter in others; this class is not known.
 };
 
-/// What the classes of this model_type hold the tensor as (transformers 5.23, modeling_*.py).
+/// The form in which classes of this model_type hold the tensor (transformers 5.23, modeling_*.py).
 /// `model_type` may be empty. Only tensors that some class has as a buffer can be Held::unknown,
 /// and of these only the correction biases of routers, which many classes have.
 Held held_as(std::string_view model_type, std::string_view tensor);

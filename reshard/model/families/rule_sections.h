@@ -34,7 +34,7 @@ class RuleSections {
     Interval of;   ///< the tensor's elements.
     Index at = 0;  ///< in the full tensor.
   };
-  /// What is taken of a tensor along one of its dimensions.
+  /// The elements that are taken of a tensor along one of its dimensions.
   struct Pieces {
     std::vector<Piece> pieces;
     Index extent = 0;

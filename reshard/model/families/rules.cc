@@ -38,7 +38,7 @@ struct Instance {
   const Rule* rule = nullptr;
   std::size_t number = 0;           ///< of the rule.
   std::vector<std::string> groups;  ///< what the wildcards matched.
-  /// By part: the tensors, by the number of the wildcard `each`.
+  /// The tensors of each part, by the number of the wildcard `each`.
   std::vector<std::map<Index, TensorId>> parts;
 };
 
@@ -140,7 +140,7 @@ class Rules {
     return {};
   }
 
-  /// Where the rules are from, for messages.
+  /// The source of the rules, for messages.
   std::string source() const {
     if (!rules_.card) return fmt::format("'{}'", spec_.file);
     const RuleSet::Card& card = *rules_.card;

@@ -43,7 +43,7 @@ Result<std::optional<int>> transformers_release(const LayoutSpec& spec);
 std::vector<ModuleTensor> transformers_modules(const ModelSpec& model, const ModelConfig* config,
                                                int major);
 
-/// What modules of transformers 5 call a tensor of the checkpoint that they do not stack.
+/// The name that modules of transformers 5 give a tensor of the checkpoint that they do not stack.
 std::string module_name(const ModelConfig& config, const std::string& name);
 
 }  // namespace reshard

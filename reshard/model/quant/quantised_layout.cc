@@ -66,7 +66,7 @@ class Quantiser {
   Result<> check_format(const QuantFormat& f) const;
   Result<> derive_model();
   Result<> add_scales_of(const CanonicalTensor& t, const QuantFormat& f);
-  /// Of a slot whose tensors are quantised; null of another.
+  /// The format of a slot whose tensors are quantised; null for others.
   Result<const QuantFormat*> format_of(const Slot& slot) const;
   Result<> check(const Slot& slot, const QuantFormat& f) const;
   Result<> check_columns(const Slot& slot, const QuantFormat& f);
@@ -88,7 +88,7 @@ class Quantiser {
   /// Its `sections` are stacked along `stack_dim`.
   Slot companion(const Slot& slot, const std::string& suffix, const Blocks& blocks,
                  std::size_t sections, int stack_dim) const;
-  /// Of scales or factors of a format.
+  /// The scales or factors of a format.
   struct Part {
     const QuantFormat& format;
     std::string suffix;

@@ -13,7 +13,7 @@
 
 namespace reshard {
 
-/// Where the block grid of a shard begins.
+/// The origin of the block grid of a shard.
 enum class BlockGrid : std::uint8_t {
   local,   ///< at the shard (of each section of a fused tensor): an engine quantises its shards.
   tensor,  ///< at the canonical tensor: scales of a checkpoint, cut with the data.

@@ -17,7 +17,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-/// What each element of a local tensor is, or {-1, 0} for padding.
+/// The tensor and canonical index of each element of a local tensor, or {-1, 0} for padding.
 using Elements = std::vector<std::pair<int, Index>>;
 
 Elements elements(const ModelLayout& layout, SlotId id, Rank r) {

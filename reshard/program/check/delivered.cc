@@ -45,10 +45,10 @@ void add_rows(Index offset, Index rows, Index row, Index stride, std::vector<Int
   for (Index i = 0; i < rows; ++i) out.emplace_back(offset + i * stride, offset + i * stride + row);
 }
 
-/// What a plan does with each element of a local tensor.
+/// The fate of an element of a local tensor under a plan.
 enum class Fate : std::uint8_t { padding, stays, delivered };
 
-/// By element; empty if all canonical tensors of the local tensor are delivered.
+/// The fate of each element; empty if all canonical tensors of the local tensor are delivered.
 std::vector<Fate> fates_of(const SideConversion& after, SlotId slot, Rank r) {
   const LocalTensor local = after.layout->values->local(slot, r);
   const auto delivered = [&](const Fragment& f) {

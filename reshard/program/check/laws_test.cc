@@ -21,7 +21,7 @@ StridedCopy bytes(Index src, Index dst, Index n) {
   return copy;
 }
 
-/// What a test breaks.
+/// The fault that a test puts into its programs.
 enum class Breaks {
   nothing,
   send_waits_for_packing,

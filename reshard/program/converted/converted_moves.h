@@ -37,7 +37,7 @@ class ConvertedSide {
   Index memory_bytes(std::size_t unit) const;
   Index spread_bytes(std::size_t unit) const;
 
-  /// Where a part of the rows that is in memory can be read or written.
+  /// The place to read or write a part of the rows that is in memory.
   using MemoryPlace = std::function<Place(const PartRows&)>;
   /// The unit as a matrix: its planned form begins at `planned`.
   ProgramMatrix matrix(std::size_t unit, Place planned, Place amax,

@@ -108,7 +108,7 @@ std::vector<Rows> rows_with_values(const SideConversion& side, const QuantFormat
   return out;
 }
 
-/// What the rows of `step` share, in words.
+/// The name of what the rows of rows_at_once() share, for error messages.
 const char* what_is_shared(const SideConversion& side, const QuantFormat& format) {
   if (side.quantises && format.tensor_factor) return "one factor";
   if (is_one_block(format)) return "one scale";

@@ -9,7 +9,7 @@
 #include "reshard/model/model_layout.h"
 #include "reshard/program/program.h"
 
-/// What a program does, as data that can be printed, and in words.
+/// Descriptions of programs, as data that can be printed, and in words.
 namespace reshard {
 
 /// The layouts of the memory that a program's buffers are in. Borrowed; null: its local tensors
@@ -52,13 +52,13 @@ struct ProgramAction {
 /// "read", "copy", ...
 std::string_view name(ProgramAction::Kind kind);
 
-/// What a step does, in order. Copies of one tile between the same two buffers are one action.
+/// The actions of a step, in order. Copies of one tile between the same two buffers are one action.
 /// @pre the step is of the program, which passes check_structure()
 std::vector<ProgramAction> actions_of(const Program& program, const ProgramStep& step);
 
 /// "tile", "exchange", "barrier".
 std::string_view name(ProgramStep::Kind kind);
-/// What kind of work an action or a whole step is, without its sizes: "reads from rank 3's memory,
+/// The kinds of work of a step, in words and without sizes: "reads from rank 3's memory,
 /// quantises to mxfp8".
 std::string work_of(const Program& program, const ProgramStep& step);
 

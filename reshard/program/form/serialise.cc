@@ -207,7 +207,7 @@ void ProgramCoder<Io>::code_one(ProgramBuffer& b) {
   buffer_ = b;
 }
 
-/// Where the loops of a copy end on one side, so that the next copy begins there.
+/// The offset at which a copy's loops end on one side: where the next copy is expected to begin.
 Index end_of(const StridedCopy& c, Index offset, Index run, Index StridedCopy::Loop::* stride) {
   for (int i = 0; i < c.num_loops; ++i) {
     const auto& loop = c.loops[static_cast<std::size_t>(i)];
@@ -290,7 +290,7 @@ void ProgramCoder<Io>::code_one(ProgramRange& range) {
   range_.offset = plus(range_.offset, range.bytes);
 }
 
-/// What all matrices of one local tensor share.
+/// True if the fields that all matrices of one local tensor share are equal.
 bool same_form(const ProgramMatrix& a, const ProgramMatrix& b) {
   return a.format == b.format && a.values_dtype == b.values_dtype && a.rows == b.rows &&
          a.cols == b.cols && a.values_row == b.values_row && a.data_row == b.data_row &&

@@ -15,9 +15,9 @@ namespace reshard::conversion {
 class CarriedTensors {
  public:
   CarriedTensors() = default;
-  /// Of rank `me`. `moves`: by TensorId of the values, what refits deliver. The buffers of `target`
-  /// must outlive this object. Errors: one copy has memory for a tensor and the other has not
-  /// (named). @pre the target has `buffers` and `back`, which share no memory (MemoryCheck)
+  /// The carried tensors of rank `me`. `moves`: for each TensorId of the values, whether refits
+  /// deliver it. The buffers of `target` must outlive the result. Errors: only one copy has memory
+  /// for a tensor (named). @pre the target has disjoint `buffers` and `back` (MemoryCheck)
   static Result<CarriedTensors> of(const SessionSide& target, Rank me,
                                    const std::vector<bool>& moves);
 

@@ -141,7 +141,7 @@ void Job::count_peers() {
   }
 }
 
-/// What runs next comes after this on the GPU.
+/// Clears the padding of `between`: on a GPU asynchronously, but before what runs next there.
 Result<> Job::clear(StagingTensors& between) const {
   if (between_stream_) return between.clear(*between_stream_);
   between.clear();

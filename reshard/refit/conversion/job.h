@@ -18,7 +18,7 @@
 
 namespace reshard::conversion {
 
-/// What a job is prepared from, on one rank.
+/// The inputs of Job::prepare() on one rank.
 struct JobInput {
   Transport& transport;
   ControlPlane& control;
@@ -29,9 +29,9 @@ struct JobInput {
   TraceRecorder* trace = nullptr;  ///< gets the events of all programs; null: none.
 };
 
-/// What a session runs in each refit: plans, conversions and memory, made once. One move follows
-/// another: first tensors that need no conversion, then those of each other route. Whole matrices
-/// between two moves share the memory of those between other two.
+/// The plans, conversions and memory that a session makes once and runs in each refit. One move
+/// follows another: first tensors that need no conversion, then those of each other route. Whole
+/// matrices between two moves share the memory of those between other two.
 class Job {
  public:
   /// Collective. Errors: as Session::prepare(); an error that is not identical on all ranks has
@@ -69,7 +69,7 @@ class Job {
   Result<> allocate_staging(Index bytes);
   Result<JobMemory::Forms> forms(const SessionSide& side, const RankBuffers* stored);
   Result<> find_converted();
-  /// Of converted_. Null: the rank has no target.
+  /// The digests of converted_ in a copy of the target. Null: the rank has no target.
   TargetDigests* digests(int copy);
   const std::shared_ptr<const cuda::Device>& gpu() const {
     return gpu_of(source_.buffers, target_.buffers);
@@ -80,7 +80,7 @@ class Job {
   WorkerPool pool_;
   Routes routes_;
   std::vector<PlannedMove> moves_;
-  /// Of a quantised side, the tensors that are plain values.
+  /// A view of the tensors of a quantised side that are plain values.
   struct View {
     const RankBuffers* of = nullptr;
     std::unique_ptr<RankBuffers> values;

@@ -9,7 +9,7 @@
 
 namespace reshard::conversion {
 
-/// What moves are planned for. Equal on all ranks.
+/// The options of plan_moves(). Equal on all ranks.
 struct MoveOptions {
   std::set<std::string> ignore;     ///< canonical names of tensors that one side may lack.
   std::set<std::string> only = {};  ///< canonical names of the tensors to move; empty: all.

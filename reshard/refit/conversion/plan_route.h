@@ -17,7 +17,7 @@ struct MoveSide {
   bool values = true;
   /// The memory instead: whole matrices, which one move writes and the next one reads. Null: none.
   std::shared_ptr<StagingTensors> between = nullptr;
-  /// What the memory is converted to (source) or from (target); its layout is null if the plan
+  /// The conversion from the memory (source) or into it (target); its layout is null if the plan
   /// moves the bytes of the memory unchanged or cast.
   SideConversion conversion = {};
   /// SideConversion::finish, if there is one.

@@ -30,7 +30,7 @@ struct JobGroup {
 
 /// This rank's memory of a session's sides; null: none.
 struct JobMemory {
-  /// Of one memory: all of it, and the tensors that are plain values as a layout of values.
+  /// One memory in two forms: all of it as stored, and its plain tensors as a layout of values.
   struct Forms {
     const RankBuffers *stored = nullptr, *values = nullptr;
     const RankBuffers* in_form(const MoveSide& side) const { return side.values ? values : stored; }

@@ -20,12 +20,12 @@ void for_each_tensor(const ModelLayout& values, SlotId slot, F&& f) {
     for (const PlacedBox& part : section.parts) f(part.tensor);
 }
 
-/// What is true of all pairs of a tensor in a quantised layout.
+/// The properties common to all pairs of a tensor in a quantised layout.
 struct Facts {
   bool chosen = false, exact = true, whole = true;
 };
 
-/// By TensorId. If `layout` is null, no tensor is chosen.
+/// The facts of each tensor, by TensorId. If `layout` is null, no tensor is chosen.
 std::vector<Facts> facts_of(const QuantisedLayout* layout, std::size_t num_tensors) {
   std::vector<Facts> facts(num_tensors);
   if (layout == nullptr) return facts;

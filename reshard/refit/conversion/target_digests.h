@@ -22,7 +22,7 @@ class TargetDigests {
       if (part.row == part.stride) part.row = part.stride = part.bytes;
   }
 
-  /// Of the bytes as they are after the work that the memory's stream has, in the order of `parts`.
+  /// The digest of each of `parts`, in order, after the work already queued on the memory's stream.
   /// Blocks. The first call prepares what a GPU reads. Errors: the driver's; memory that is short.
   Result<std::vector<std::uint64_t>> read();
 

@@ -39,7 +39,7 @@ Result<std::unique_ptr<SessionBinding>> bind_session(const CachedPlan& cached,
                                                      const RefitGroup& group,
                                                      const RankRefitOptions& options);
 
-/// What each rank sends to all others before a call.
+/// The record that each rank sends to all others before a call.
 struct CallRecord {
   enum class Has : std::uint8_t {
     nothing,  ///< no plan for these models.

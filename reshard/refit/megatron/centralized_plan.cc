@@ -89,7 +89,7 @@ Result<> compare_digests(ControlPlane& control, std::uint64_t digest, Deadline d
   return {};
 }
 
-/// What rank 0 sends: the plan of each member of the group, or an error.
+/// The message of rank 0: the plan of each member of the group, or an error.
 Bytes scattered(const Reports& reports) {
   ByteWriter w;
   const auto planner = plan(reports);

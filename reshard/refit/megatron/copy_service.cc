@@ -44,7 +44,7 @@ struct TransportCopyService::Op {
   std::uint64_t message = 0;
 };
 
-/// What was submitted: copies within this rank, and messages.
+/// The submitted operations: copies within this rank, and messages.
 struct TransportCopyService::Batch {
   struct Local {
     TensorView from, to;

@@ -81,7 +81,7 @@ struct RandomBatch {
 
   Rank rank() const { return Rank(*rc::gen::inRange(0, world)); }
 
-  /// What a service on `me` compiles, and the bytes that it must deliver.
+  /// The batch that a service on `me` compiles. Adds the bytes that it must deliver to `delivers`.
   TransferBatch batch_of(Rank me, TargetBytes& delivers) const;
   /// Errors of all ranks' services, which submit everything in different orders.
   std::string run();

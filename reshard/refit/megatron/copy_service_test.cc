@@ -99,7 +99,7 @@ TEST(CopyService, copies_what_stays_on_the_rank_by_task_id) {
   });
 }
 
-/// What run() says on a group of one after `submit`.
+/// The error message of run() on a group of one after `submit`; "" if it succeeds.
 std::string refusal(const std::function<void(CopyService&, const TensorView&)>& submit) {
   std::string said;
   with_services(1, [&](CopyService& service, Rank) {

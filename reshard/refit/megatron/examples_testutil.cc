@@ -35,7 +35,7 @@ Dims shape_of(const TilingExample& e, const ExampleCut& cut, int member) {
   return shape;
 }
 
-/// Where local row `i` of a member is in the whole parameter.
+/// The index in the whole parameter of local row `i` of a member.
 Index place(const TilingExample& e, const ExampleCut& cut, int member, Index i) {
   if (!cut.uneven.empty())
     return std::accumulate(cut.uneven.begin(), cut.uneven.begin() + member, i);

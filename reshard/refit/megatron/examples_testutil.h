@@ -34,7 +34,7 @@ inline std::ostream& operator<<(std::ostream& out, const TilingExample& e) { ret
 
 std::vector<TilingExample> tiling_examples();
 
-/// What a rank reports of its shard. @pre cut.first + member is its rank
+/// The metadata that a rank reports of its shard. @pre cut.first + member is its rank
 ParameterMetadata metadata_of(const TilingExample& e, const ExampleCut& cut, int member);
 
 /// A rank's shard as a module of one parameter "w"; nothing on a rank that has none.

@@ -29,7 +29,7 @@ Result<Index> rank_in_group(Rank rank, const std::vector<Rank>& group);
 /// "decoder.layers.16", and "model1.decoder" to "decoder".
 LayerPrefixMap build_layer_module_prefix_map(Module& module);
 
-/// What extract_param_metadata() uses besides the parameter.
+/// The options of extract_param_metadata().
 struct ExtractOptions {
   std::optional<Index> num_experts = std::nullopt;
   const LayerPrefixMap* layer_module_prefix_map = nullptr;  ///< null: names do not change.

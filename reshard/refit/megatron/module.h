@@ -153,7 +153,7 @@ class Module {
   std::vector<NamedTensor> parameters_;
   std::vector<Buffer> buffers_;
   std::shared_ptr<const TensorDict> refit_tensor_cache_;
-  /// Of a chunk list: the chunks' dicts that refit_tensor_cache_ was made from.
+  /// The chunks' dicts that refit_tensor_cache_ was made from, if this is a chunk list.
   std::vector<std::shared_ptr<const TensorDict>> chunk_caches_;
   std::vector<std::uint64_t> chunk_ids_;  ///< of a chunk list: the id() of each chunk.
   std::shared_ptr<Module> chunk_list_;    ///< the chunk list whose first chunk this module is.

@@ -29,7 +29,7 @@ class ModuleUnderTest {
   ModuleUnderTest(std::shared_ptr<const ModelLayout> layout, const ModelConfig& config, Rank rank,
                   const ModuleOptions& options = {});
 
-  /// Of a layout with virtual stages the parent of the chunks, which no call is given.
+  /// The model; for a layout with virtual stages the parent of the chunks, which no call is given.
   Module& module() { return *module_; }
   Module* get() { return module_.get(); }
   /// The chunks of a virtual pipeline, each a model of its own; of others the one module.

@@ -30,7 +30,7 @@ ModelConfig expert_blocks() {
   return c;
 }
 
-/// Of tensors that are MXFP8 now.
+/// The names of the parameters that are MXFP8 now.
 std::vector<std::string> mxfp8_names(Module& module) {
   std::vector<std::string> out;
   for (const NamedTensor& t : named_parameters(module))

@@ -77,9 +77,9 @@ Result<std::vector<const ParameterMetadata*>> filter_by_ep_local_rank(
 const ParameterMetadata& round_robin_dp(std::span<const ParameterMetadata* const> sources,
                                         Rank dst_rank);
 
-/// Of the sources that filter_by_ep_local_rank() returns: the one that dst_rank itself owns,
-/// otherwise that of round_robin_dp(). Returns a pointer into `sources`. Errors: no sources; those
-/// of the filter.
+/// Selects from the sources that filter_by_ep_local_rank() returns: the one that dst_rank itself
+/// owns, otherwise that of round_robin_dp(). Returns a pointer into `sources`. Errors: no sources;
+/// those of the filter.
 Result<const ParameterMetadata*> select_src_metadata_balanced(
     std::span<const ParameterMetadata> sources, const ParameterMetadata& dst_metadata,
     Rank dst_rank);

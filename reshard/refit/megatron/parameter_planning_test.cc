@@ -19,7 +19,7 @@ GroupRanks ranks(int first, int count) {
   return std::make_shared<const std::vector<Rank>>(out);
 }
 
-/// Of a parameter that `members` ranks from `first` cut on rows: rows each.
+/// The metadata of a parameter that `members` ranks from `first` cut on rows: `rows` rows each.
 ParameterMetadata cut(int first, int members, Index rows, Index stride = 1) {
   ParameterMetadata m;
   m.name = "w";

@@ -91,7 +91,7 @@ PlanCacheKey build_plan_cache_key(const ModelCores& cores, const RefitGroup& gro
 
 struct CachedPlan;
 
-/// What a process keeps between refits: services, plans, and default arguments. Calls on one
+/// The state of a process between refits: services, plans, and default arguments. Calls on one
 /// context are serialised by a lock. Ranks that are threads need one context each.
 class RefitContext {
  public:
@@ -120,7 +120,7 @@ class RefitContext {
   friend class RefitCalls;
   mutable std::recursive_mutex mutex_;
   Defaults defaults_;
-  /// By backend and the group's control plane.
+  /// The services, keyed by backend and the group's control plane.
   std::map<std::pair<std::string, const ControlPlane*>, std::shared_ptr<CopyService>> services_;
   std::map<PlanCacheKey, std::unique_ptr<CachedPlan>> plans_;
   std::size_t plans_built_ = 0, sessions_prepared_ = 0;

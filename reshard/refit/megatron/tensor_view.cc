@@ -10,7 +10,7 @@
 namespace reshard::megatron {
 namespace {
 
-/// Of a view, gaps included. No machine has more memory, and bits do not overflow.
+/// Limit on the elements of a view, gaps included: no machine has more, and bits do not overflow.
 constexpr Index kMaxElements = Index{1} << 54;
 
 /// Bytes of an array of this shape.

@@ -117,7 +117,7 @@ std::string value_text(std::uint64_t word, std::size_t choice) {
   return known != nullptr ? known : fmt::format("unknown value {}", value);
 }
 
-/// What differs between two ranks: a layout or an option, and the option's value on each.
+/// The difference between two ranks: a layout or an option, and the option's value on each.
 struct Difference {
   std::string what;
   std::string mine = {}, other = {};  ///< " (value)", or empty.

@@ -17,7 +17,7 @@ struct SessionOptions;
 
 namespace reshard::session {
 
-/// What each rank sends to all others at the beginning of prepare() and of every refit.
+/// The record that each rank sends to all others at the beginning of prepare() and every refit.
 struct BeginRecord {
   enum class Kind : std::uint64_t { prepare = 1, refit = 2 };
   Kind kind = Kind::prepare;

@@ -56,7 +56,7 @@ SessionLayouts small_job(int ranks) {
   return {layout_with(shared, ranks, false), layout_with(shared, ranks, true), ranks};
 }
 
-/// What one rank's caller does, and what must come of it.
+/// The random actions of one rank's caller, and the outcomes that they must have.
 class Walk {
  public:
   enum Side : std::size_t { source, target, back };
@@ -98,7 +98,7 @@ class Walk {
     refit();
     if (pick(8) == 0) separate();
   }
-  /// Of refits that were expected to succeed, and those that were not.
+  /// The numbers of refits that were expected to succeed, and of those that were not.
   int successes = 0, refusals = 0;
 
  private:
@@ -224,7 +224,7 @@ class Walk {
     return spoiled_;
   }
 
-  /// What all ranks expect: that of any.
+  /// The verdict that all ranks expect: the findings of all of them together.
   Verdict agreed(const Verdict& mine) const {
     const std::array sent{
         static_cast<std::byte>(mine.trouble | mine.moved << 1 | !mine.content << 2)};
@@ -254,7 +254,7 @@ class Walk {
     }
   }
   using Values = std::vector<std::vector<std::byte>>;
-  /// What the target must hold after a refit of the sources as they are.
+  /// The values that the target must hold after a refit of the sources as they are.
   Values implied() const {
     Values out;
     for (std::size_t i = 0; i < cells_[source].size(); ++i) {

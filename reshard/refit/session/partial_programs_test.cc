@@ -22,7 +22,7 @@ bool any(const std::vector<bool>& tensors) {
   return std::ranges::find(tensors, true) != tensors.end();
 }
 
-/// What came of one delivery.
+/// The outcome of one delivery.
 struct Outcome {
   Index delivered = 0, refused = 0;  ///< canonical tensors.
   Index wrong = 0;                   ///< bytes.

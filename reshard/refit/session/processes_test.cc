@@ -16,7 +16,7 @@
 namespace reshard {
 namespace {
 
-/// What a run leaves for the next one and for readers, in memory that all processes share.
+/// The state that a run leaves for the next one and for readers, in memory all processes share.
 struct World {
   explicit World(SessionLayouts layouts) : job(std::move(layouts)), published(job.ranks) {
     for (int r = 0; r < job.ranks; ++r)

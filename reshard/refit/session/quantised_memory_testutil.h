@@ -17,7 +17,7 @@ inline Case small_case() {
   return {};
 }
 
-/// Where values are quantised, how many copies there are and how bytes move, each with each.
+/// All combinations of the side that quantises, the number of copies and the path of the bytes.
 inline std::vector<Way> fault_ways() {
   std::vector<Way> out;
   for (const auto convert : {ConversionSide::receiver, ConversionSide::sender})

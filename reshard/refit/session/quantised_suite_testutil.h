@@ -91,7 +91,7 @@ inline std::vector<Case> cases() {
   };
 }
 
-/// Of each route one, for slow transports.
+/// One case of each route, for slow transports.
 inline std::vector<Case> few_cases() {
   std::vector<Case> few;
   for (const Case& c : cases())

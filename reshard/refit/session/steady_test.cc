@@ -19,7 +19,7 @@ SessionLayouts job_of(const ModelConfig& config) {
   return {config, "megatron:tp=2,pp=2,ep=1,etp=1", "vllm:tp=4", kRanks};
 }
 
-/// What other ranks do between two counts is counted too: all wait for the count.
+/// The allocations of all ranks in `work`. All wait for the count, so that it includes no others.
 template <class Work>
 std::int64_t allocations_of(RankEnds& ends, Work&& work) {
   EXPECT_TRUE(ends.control->barrier(patient()));

@@ -14,8 +14,8 @@ namespace reshard::kernels {
 /// Arrays of scales have a length that is a multiple of this.
 inline constexpr std::ptrdiff_t kScalesTogether = 16;
 
-/// Where blocks are stored past the caches, their places are multiples of as many bytes: of codes,
-/// and of this many plain numbers.
+/// The alignment of blocks that are stored past the caches: of codes in bytes; of plain numbers,
+/// kStreamNumbers, in elements.
 constexpr std::ptrdiff_t stream_unit(CodeKind kind) { return code_bits(kind) == 8 ? 32 : 8; }
 inline constexpr std::ptrdiff_t kStreamNumbers = 16;
 

@@ -28,7 +28,7 @@ RESHARD_TEST_MESSAGES(GpuTagged, loopback<LoopbackMethod::tagged>(on_gpus));
 RESHARD_TEST_MESSAGES(GpuToHost, loopback<LoopbackMethod::pull>(gpu_to_host));
 RESHARD_TEST_MESSAGES(HostToGpu, loopback<LoopbackMethod::put>(host_to_gpu));
 
-/// Where each of a rank's messages is, by turns.
+/// Memories that place a rank's messages on the host and on the GPU by turns.
 MessageMemories by_turns() {
   class Turns final : public MessageMemory {
    public:

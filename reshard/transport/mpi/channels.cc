@@ -18,7 +18,7 @@
 namespace reshard::mpi {
 namespace {
 
-/// What each rank publishes before a group is made.
+/// The data that each rank publishes before a group is made.
 struct Card {
   std::array<char, 32> library{};
   std::int32_t world_rank = -1;

@@ -27,7 +27,7 @@ namespace {
 
 constexpr std::uint64_t kCardMagic = 0x31304d4853445243ULL;
 
-/// What each rank publishes about itself.
+/// The data that each rank publishes about itself.
 struct Card {
   std::uint64_t magic;
   std::uint64_t boot;
@@ -80,7 +80,7 @@ FileDescriptor open_of(pid_t pid, int fd) {
   return FileDescriptor(::open(fmt::format("/proc/{}/fd/{}", pid, fd).c_str(), O_RDWR | O_CLOEXEC));
 }
 
-/// What this rank contributes to connect_peers().
+/// The objects that this rank contributes to connect_peers().
 struct Mine {
   Card card{};
   Segment segment;

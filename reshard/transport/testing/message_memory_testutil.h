@@ -37,7 +37,7 @@ class HostMessageMemory final : public MessageMemory {
   }
 };
 
-/// Where a rank's messages are.
+/// The memories of a rank's messages.
 struct MessageMemories {
   std::shared_ptr<MessageMemory> sends, recvs;
 };

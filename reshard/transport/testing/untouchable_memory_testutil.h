@@ -46,7 +46,7 @@ class UntouchableMemory final : public MessageMemory {
     const std::lock_guard lock(mutex_);
     return find(at) != blocks_.end();
   }
-  /// Where the bytes of such memory are; other memory is where it says.
+  /// The inner address of a byte of such memory; `at` itself for other memory.
   std::byte* inside(const std::byte* at) const {
     const std::lock_guard lock(mutex_);
     const auto found = find(at);

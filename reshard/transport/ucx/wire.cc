@@ -47,7 +47,7 @@ bool wants_puts() {
          std::filesystem::directory_iterator();
 }
 
-/// What a rank has of the library.
+/// The objects of the library that a rank has.
 struct Own {
   std::unique_ptr<GpuPointerQuery> gpu;  ///< null if the library takes host memory only.
   std::unique_ptr<Worker> worker;

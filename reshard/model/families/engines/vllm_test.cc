@@ -130,7 +130,7 @@ TEST(VllmMla, first_projections_are_one_and_whole) {
   EXPECT_EQ(rows_on(*l, at + "kv_a_layernorm.weight", 3), "kv_a_layernorm[0,8)+0 of 8");
 }
 
-/// What the layout leaves out on purpose, by how names end.
+/// The names ending in `end` of tensors that the layout leaves out on purpose.
 std::vector<std::string> left_out(const ModelLayout& l, const std::string& end) {
   std::vector<std::string> names;
   for (Index t = 0; t < l.model().size(); ++t) {
