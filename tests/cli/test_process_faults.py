@@ -123,9 +123,7 @@ class Faults(processes.ProcessTest):
         self.wait_for(lambda: all(self.has_ended(pid) for pid in ranks), "the ranks to end")
         run.send_signal(signal.SIGCONT)
         code, _, err = self.end(run)
-        # A run of more than some seconds says how far it is.
-        told = [line for line in err.splitlines() if not line.startswith("reshard: refit [")]
-        self.assertEqual((code, told), (0, []))
+        self.assertEqual((code, self.complaints(err)), (0, []))
         self.nothing_left()
 
     def test_a_rank_that_is_told_to_end_says_by_which_signal(self):
