@@ -13,11 +13,11 @@ from typing import Any
 import torch
 
 import reshard
-from reshard._gpus import why_not
-from reshard.live._modules import chunks_of, held_by, module_tensors, persistent_buffers
+from reshard.live._modules import chunks_of, held_by, persistent_buffers
 from reshard.live._parts import Held
 from reshard.live._ranks import FullTensors, Ranks
-from reshard.megatron._transforms import check_known, is_quantised, quantised
+from reshard.live._watch import Watch, watched
+from reshard.megatron._transforms import check_known, quantised
 
 _HEAD = "output_layer.weight"
 _EMBEDDING = "embedding.word_embeddings.weight"
@@ -51,15 +51,30 @@ def digest_of(source: Any, target: Any, more: Sequence[Any]) -> tuple[str, bool]
   devices: set[torch.device] = set()
   for model, follows in ((source, False), (target, True)):
     modules = modules_of(model)
-    follow = {name for name, _, _ in buffers_of(modules)} if follows else set()
     said.append([_serial(module) for module in modules])
-    for name, tensor in module_tensors(modules).items():
-      said.append((name, tuple(tensor.shape), None if name in follow else tensor.dtype))
-      plain = plain and not is_quantised(tensor)
-      if tensor.numel() > 0:
-        devices.add(tensor.device)
-  plain = plain and len(devices) <= 1 and not any(map(why_not, devices))
-  return hashlib.blake2b(repr(said).encode(), digest_size=16).hexdigest(), plain
+    if modules:
+      watch = watched(modules)
+      said.append(_digest_of(watch, follows))
+      plain = plain and watch.plain
+      devices |= watch.devices
+  return _hashed(said), plain and len(devices) <= 1
+
+
+_digests: weakref.WeakKeyDictionary[Watch, dict[bool, tuple[int, str]]] = weakref.WeakKeyDictionary()
+
+
+def _digest_of(watch: Watch, follows: bool) -> str:
+  """Of names, shapes and dtypes; `follows`: not of the dtypes of buffers."""
+  known = _digests.setdefault(watch, {})
+  if known.get(follows, (0, ""))[0] != watch.version:
+    follow = {name for name, _, _ in watch.buffers} if follows else set()
+    said = [(n, tuple(t.shape), None if n in follow else t.dtype) for n, t in watch.tensors.items()]
+    known[follows] = watch.version, _hashed(said)
+  return known[follows][1]
+
+
+def _hashed(said: Any) -> str:
+  return hashlib.blake2b(repr(said).encode(), digest_size=16).hexdigest()
 
 
 def _serial(module: Any) -> int:
