@@ -10,9 +10,13 @@ from typing import Any
 import torch
 
 from reshard import _core
+from reshard._errors import UnsupportedError
 
 _log = logging.getLogger("reshard.gpu")
 _said: set[str] = set()
+
+#: Transports that join GPUs, one of each rank, and nothing else.
+_BETWEEN_GPUS = ("nccl", "nvshmem")
 
 #: Where a side's tensors are when a session uses them.
 HOST = torch.device("cpu")
@@ -25,6 +29,21 @@ def why_not(device: torch.device) -> str | None:
   if device.type != "cuda" or torch.version.hip is not None:
     return f"{device} is no NVIDIA GPU"
   return _core.why_no_gpu(device.index or 0)
+
+
+def gpu_for(transport: str) -> int | None:
+  """The GPU with which this rank joins a group over a transport: torch's current one for "nccl" and "nvshmem", None for
+  others, which need none. Raises UnsupportedError, with the reason, where such a transport cannot be used.
+  """
+  if transport not in _BETWEEN_GPUS:
+    return None
+  found = _core.find_transport(transport)
+  why = "it is not known" if found is None else "" if found.available else found.reason
+  if not why and not torch.cuda.is_available():
+    why = "torch sees no GPU"
+  if why:
+    raise UnsupportedError(f"transport '{transport}' cannot be used here: {why}; 'auto' takes the best one that can")
+  return torch.cuda.current_device()
 
 
 def _say(level: int, text: str) -> None:

@@ -119,6 +119,11 @@ def drop_in(name, source, target, method, sources, targets):
   return found
 
 
+def unusable(method):
+  """The error of a refit by a backend that cannot be used."""
+  return raised(reshard.megatron.swap_model_weights, *models("llama", "tp=2", "tp=1"), method)
+
+
 def pools(name, way):
   """Two targets in two pools, on ranks 2 and 3, from a source on ranks 0 and 1.
 
@@ -282,6 +287,24 @@ def refused():
   said.append(raised(swap, trainer, other if me == 1 else engine, "gloo"))
   (wide,) = models("llama", "tp=1", padded=384)
   said.append(raised(swap, trainer, wide, "gloo"))
+  fill(trainer, 1)
+  swap(trainer, engine, "gloo")
+  return said, wrong(engine, 1)
+
+
+def refused_arguments():
+  """What is said of arguments that are wrong on rank 1 only; then the calls still work."""
+  trainer, engine = models("llama", "tp=2", "tp=1")
+  wrong_on_1 = dist.get_rank() == 1
+  swap, prepare = reshard.megatron.swap_model_weights, reshard.megatron.prepare_swap_model_weights
+  said = [
+    raised(swap, trainer, engine, None if wrong_on_1 else "gloo"),
+    raised(swap, trainer, engine, "gloo", dst_pool_index=3 if wrong_on_1 else 0),
+    raised(swap, trainer, engine, "gloo", num_dst_pools=0 if wrong_on_1 else 1),
+    raised(swap, trainer, engine, "gloo", num_dst_pools=2 if wrong_on_1 else 1),
+    raised(swap, trainer, engine, "shm" if wrong_on_1 else "gloo"),
+    raised(prepare, trainer, engine, dst_pool_index=-1 if wrong_on_1 else 0),
+  ]
   fill(trainer, 1)
   swap(trainer, engine, "gloo")
   return said, wrong(engine, 1)

@@ -7,7 +7,10 @@ import re
 
 import pytest
 import refit_special_rank
+import torch
 from serving import run, serving
+
+import reshard
 
 PAGE = pathlib.Path(__file__).parents[2] / "docs/megatron.md"
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -61,7 +64,7 @@ def test_worlds_that_number_their_ranks_alike_are_joined(processes, tmp_path, na
   [
     ("qwen3-moe", "tp=2,ep=2", "ep=4", "shm"),
     ("deepseek", "tp=2,ep=2", "pp=2", "nixl"),
-    ("nemotron", "tp=2", "pp=2,ep=2", "nvshmem"),
+    ("nemotron", "tp=2", "pp=2,ep=2", "gloo"),
     ("qwen2", "pp=2,vpp=2", "tp=2", "nccl_m2n"),
   ],
 )
@@ -69,8 +72,17 @@ def test_the_drop_in_fills_every_rank(processes, name, source, target, method):
   assert run(processes, "drop_in", name, source, target, method, EVERYONE, EVERYONE) == [[]] * SIZE
 
 
+@pytest.mark.parametrize("method", ["nccl", "nvshmem"])
+def test_a_backend_between_gpus_says_why_it_cannot_be_used(processes, method):
+  if torch.cuda.is_available() and reshard.find_transport(method).available:
+    pytest.skip(f"{method} can be used here")
+  for said in run(processes, "unusable", method):
+    assert said.startswith(f"UnsupportedError: transport '{method}' cannot be used here: "), said
+    assert said.endswith("; 'auto' takes the best one that can"), said
+
+
 def test_models_are_on_ranks_that_overlap(processes):
-  assert run(processes, "drop_in", "qwen3-moe", "tp=2", "tp=1", "nccl", [0, 1], [1, 2]) == [[]] * SIZE
+  assert run(processes, "drop_in", "qwen3-moe", "tp=2", "tp=1", "auto", [0, 1], [1, 2]) == [[]] * SIZE
 
 
 @pytest.mark.parametrize("way", ["drop-in", "service"])
@@ -180,6 +192,21 @@ def test_an_error_on_one_rank_is_raised_on_all(processes):
     assert "'decoder.layers.0.unknown'; the source model has no such tensor" in said[3]
     assert "InvalidArgumentError" in said[4]
     assert "embedding.word_embeddings.weight" in said[4]
+    assert wrong == []
+
+
+def test_wrong_arguments_of_one_rank_are_said_on_all_at_once(processes):
+  for rank, (said, wrong) in enumerate(run(processes, "refused_arguments")):
+    front = "" if rank == 1 else "swap_model_weights: rank 1: "
+    kind = "TypeError" if rank == 1 else "InvalidArgumentError"
+    assert said == [
+      f"{kind}: {front}refit_method must be the name of a backend or a copy service",
+      f"InvalidArgumentError: {front}dst_pool_index=3: must be 0 or more, below num_dst_pools=1",
+      f"InvalidArgumentError: {front}num_dst_pools=0: must be 1 or more",
+      "InvalidArgumentError: swap_model_weights: num_dst_pools 2 on rank 1, but 1 on rank 0",
+      "InvalidArgumentError: swap_model_weights: transport shm on rank 1, but auto on rank 0",
+      f"InvalidArgumentError: {front}dst_pool_index=-1: must be 0 or more, below num_dst_pools=1",
+    ]
     assert wrong == []
 
 

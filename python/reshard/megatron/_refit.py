@@ -6,14 +6,15 @@ from __future__ import annotations
 import secrets
 import weakref
 from collections import OrderedDict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import reshard
 from reshard._collective import gathered
-from reshard.live._groups import shared_group
-from reshard.live._modules import module_tensors
+from reshard._gpus import gpu_for
+from reshard.live._groups import first_group, shared_group
+from reshard.live._watch import seen, watched
 from reshard.megatron._operations import Operations
-from reshard.megatron._pairs import Pair, buffers_of, described, digest_of, modules_of
+from reshard.megatron._pairs import Pair, described, digest_of, modules_of
 from reshard.megatron._service import CopyService
 from reshard.megatron._transforms import Transform, check_covered, quantise, quantised, renew_derived
 from reshard.tracing._types import torch_dtype
@@ -21,8 +22,8 @@ from reshard.tracing._types import torch_dtype
 if TYPE_CHECKING:
   from torch.distributed import ProcessGroup as TorchGroup
 
-#: Megatron's own names of backends: each means the best transport at hand.
-_MEGATRONS = ("nccl", "gloo", "nvshmem", "nixl", "nccl_m2n")
+#: Megatron's names of backends that mean the best transport at hand.
+_BEST = ("gloo", "nixl", "nccl_m2n")
 #: Pairs of models that are kept ready.
 _KEPT = 16
 
@@ -30,25 +31,25 @@ _services: dict[tuple[str, int], CopyService] = {}
 _pairs: OrderedDict[tuple[str, ...], _Ready] = OrderedDict()
 _generation = secrets.token_hex(8)
 
-
 def get_or_create_service(
   backend: str, group: TorchGroup | None = None, execution_batch_bytes: int | None = None
 ) -> CopyService:
   """The copy service of a backend and group: made by the first call, then kept.
 
-  backend  a transport of reshard ("shm", "ucx", "mpi", "gloo", ...), "auto", or one of Megatron's names.
-           "nccl", "gloo", "nvshmem", "nixl" and "nccl_m2n" mean "auto", the best transport at hand
+  backend  a transport of reshard ("shm", "ucx", "mpi", "nccl", "nvshmem"), or "auto". Of Megatron's names,
+           "nccl" and "nvshmem" mean these transports, with torch's current GPU; "gloo", "nixl" and "nccl_m2n"
+           mean "auto", the best transport at hand
   group    of all ranks that refit; None: the default one
   execution_batch_bytes  is not needed: nothing is staged that could be batched
 
-  Raises ValueError for another type or an empty name. A transport that is not there is an error of the
-  first refit.
+  Raises ValueError for another type or an empty name. A transport that cannot be used is an UnsupportedError of
+  the first refit, which says why.
   """
   if not isinstance(backend, str) or not backend:
     raise reshard.InvalidArgumentError(f"unknown backend {backend!r}")
   key = (backend, id(group))
   if key not in _services:  # which keeps the group, and so its id
-    _services[key] = CopyService(group, "auto" if backend in _MEGATRONS else backend)
+    _services[key] = CopyService(group, "auto" if backend in _BEST else backend)
   return _services[key]
 
 
@@ -92,9 +93,10 @@ def prepare_swap_model_weights(
   swap_model_weights() raises.
   """
   service = get_or_create_service("auto", group)
-  for pool in range(num_dst_pools):
+  pools = _Pools(num_dst_pools, dst_pool_index)
+  for pool in pools.numbers:
     target = target_model if pool == dst_pool_index else None
-    _ready(src_model, target, service, group, None, pool, prepares=True)
+    _ready(src_model, target, service, group, None, pool, pools, prepares=True)
 
 
 def swap_model_weights(
@@ -133,18 +135,17 @@ def swap_model_weights(
   buffers of the target take the dtypes of the source's.
 
   Raises TypeError for a refit_method that is neither; NotFoundError for a tensor that the source lacks,
-  InvalidArgumentError for one of another full shape and for what is no module, DeadlineError for ranks
-  that do not call. All but the first are raised on all ranks.
+  InvalidArgumentError for one of another full shape, for what is no module, and for pools that are not
+  those of the other ranks; DeadlineError for ranks that do not call. All are raised on all ranks: the others
+  name the rank, with InvalidArgumentError for a TypeError. The group works afterwards.
   """
+  service = refit_method
   if isinstance(refit_method, str):
     service = get_or_create_service(refit_method, group, execution_batch_bytes)
-  elif callable(getattr(refit_method, "submit_send", None)):
-    service = refit_method
-  else:
-    raise TypeError("refit_method must be the name of a backend or a copy service")
-  for pool in range(num_dst_pools):
+  pools = _Pools(num_dst_pools, dst_pool_index)
+  for pool in pools.numbers:
     target = target_model if pool == dst_pool_index else None
-    reshard_model_weights(src_model, target, service, group, transform=transform, pool_index=pool)
+    _ready(src_model, target, service, group, transform, pool, pools).run(service, transform)
 
 
 def reshard_model_weights(
@@ -159,8 +160,39 @@ def reshard_model_weights(
   execution_batch_bytes: int | None = None,
 ) -> None:
   """One pass of swap_model_weights(), with a copy service instead of a name."""
-  ready = _ready(src_model, target_model, service, group, transform, pool_index)
-  ready.run(service, transform)
+  pools = _Pools(None, pool_index)
+  _ready(src_model, target_model, service, group, transform, pool_index, pools).run(service, transform)
+
+
+class _Pools(NamedTuple):
+  """The targets of a refit, filled one after the other, and which of them this rank's is. As the caller gave them.
+
+  count  None: the caller counts, and gives each by its number
+  """
+
+  count: Any
+  index: Any
+
+  @property
+  def numbers(self) -> range:
+    """The pools; one if there is none, so that all ranks learn of it."""
+    return range(self.count if _is_whole(self.count, 1) else 1)
+
+  def check(self) -> None:
+    """Raises InvalidArgumentError for a count or an index that cannot be."""
+    if self.count is not None and not _is_whole(self.count, 1):
+      raise reshard.InvalidArgumentError(f"num_dst_pools={self.count!r}: must be 1 or more")
+    if not _is_whole(self.index, 0) or (self.count is not None and self.index >= self.count):
+      below = "" if self.count is None else f", below num_dst_pools={self.count}"
+      raise reshard.InvalidArgumentError(f"dst_pool_index={self.index!r}: must be 0 or more{below}")
+
+
+def _is_whole(value: Any, least: int) -> bool:
+  return isinstance(value, int) and not isinstance(value, bool) and value >= least
+
+
+def _is_service(value: Any) -> bool:
+  return callable(getattr(value, "submit_send", None))
 
 
 def _ready(
@@ -170,26 +202,39 @@ def _ready(
   torch_group: Any,
   transform: Transform | None,
   pool: int,
+  pools: _Pools,
   prepares: bool = False,
 ) -> _Ready:
   """The session or the operations of a pair of models, as all ranks agree. Collective."""
   ours = service if isinstance(service, CopyService) else get_or_create_service("auto", torch_group)
   used = torch_group if torch_group is not None else ours.group
-  group = shared_group(used, ours.transport, ours.timeout)
   for key in [key for key, ready in _pairs.items() if ready.stale]:
     _pairs.pop(key).close()
 
   def agree() -> list[Any]:
+    if not _is_service(service):
+      raise TypeError("refit_method must be the name of a backend or a copy service")
+    gpu_for(ours.transport)
+    pools.check()
     if prepares:
       quantise(modules_of(target))
     used = _transform_of(target, transform)
     check_covered(modules_of(target), used)
     digest, plain = digest_of(source, target, (_generation, pool))
-    return [digest, used is not None or service is not ours or not plain]
+    return [digest, used is not None or service is not ours or not plain, ours.transport, pools.count]
 
-  said = gathered(group, agree, "swap_model_weights", ours.timeout)
-  operations = any(own for _, own in said)
-  agreed = (ours.transport, str(operations), *(str(digest) for digest, _ in said))
+  # Over the first group that there is, so that a rank whose arguments are wrong meets the others.
+  first = first_group(used) or shared_group(used, ours.transport, ours.timeout)
+  said = gathered(first, agree, "swap_model_weights", ours.timeout)
+  for number, name in ((2, "transport"), (3, "num_dst_pools")):
+    for rank, other in enumerate(said):
+      if other[number] != said[0][number]:
+        raise reshard.InvalidArgumentError(
+          f"swap_model_weights: {name} {other[number]} on rank {rank}, but {said[0][number]} on rank 0"
+        )
+  group = shared_group(used, ours.transport, ours.timeout)
+  operations = any(one[1] for one in said)
+  agreed = (ours.transport, str(operations), *(str(one[0]) for one in said))
   if agreed in _pairs and _pairs[agreed].group is not group:
     _pairs.pop(agreed).close()
   if agreed not in _pairs:
@@ -199,6 +244,10 @@ def _ready(
       _pairs.popitem(last=False)[1].close()
   _pairs.move_to_end(agreed)
   return _pairs[agreed]
+
+
+def _tensors_of(modules: list[Any]) -> dict[str, Any]:
+  return seen(modules).tensors if modules else {}
 
 
 def _transform_of(target: Any, transform: Transform | None) -> Transform | None:
@@ -239,9 +288,9 @@ class _Ready:
     return reshard.Session(
       self.group,
       source=pair.source,
-      source_tensors=(lambda: module_tensors(self._source)) if rank in pair.source.ranks else None,
+      source_tensors=(lambda: seen(self._source).tensors) if rank in pair.source.ranks else None,
       target=pair.target,
-      target_tensors=(lambda: module_tensors(self._target)) if rank in pair.target.ranks else None,
+      target_tensors=(lambda: seen(self._target).tensors) if rank in pair.target.ranks else None,
       replan=True,
       ignore=pair.ignored,
       timeout=self._timeout,
@@ -262,15 +311,20 @@ class _Ready:
 
   def _take_dtypes(self) -> None:
     """Gives the target's buffers the dtypes of the source's."""
-    for name, module, key in buffers_of(self._target):
-      buffer, said = module._buffers[key], self._dtypes.get(name)
-      if buffer is not None and said is not None and buffer.dtype != torch_dtype(said):
-        module._buffers[key] = buffer.to(torch_dtype(said))
+    if not self._target:
+      return
+    cast = False
+    for name, buffers, key in seen(self._target).buffers:
+      buffer, said = buffers[key], self._dtypes.get(name)
+      if said is not None and buffer.dtype != torch_dtype(said):
+        buffers[key], cast = buffer.to(torch_dtype(said)), True
+    if cast:
+      watched(self._target)
 
   def run(self, service: Any, transform: Transform | None) -> None:
     self._take_dtypes()
     if self._operations is not None:
-      mine, theirs = module_tensors(self._source), module_tensors(self._target)
+      mine, theirs = _tensors_of(self._source), _tensors_of(self._target)
       used = _transform_of(self._target, transform)
       self._operations.run(mine, theirs, service, used, self._torch_group)
       renew_derived(self._target)

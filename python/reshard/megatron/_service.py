@@ -36,7 +36,8 @@ class CopyService(_Base):  # type: ignore[misc]
 
   group      a process group of torch.distributed with all ranks that call run(); None: the default one.
              Ranks of submitted copies are those of this group
-  transport  as for reshard.from_torch(); "auto" uses shared memory where all ranks are on one host
+  transport  as for reshard.from_torch(); "auto" uses shared memory where all ranks are on one host; "nccl" and
+             "nvshmem" join torch's current GPU
   timeout    seconds until DeadlineError, for each step of run()
 
   Takes the place of Megatron's GlooCopyService and its like, in all releases from 0.16 on. The first
