@@ -13,8 +13,8 @@ import pathlib
 import re
 import sys
 
-FOLDERS = ("reshard", "cli", "python", "bench", "tests", "examples", "tools")
-SUFFIXES = {".h", ".cc", ".cu", ".cuh", ".inc", ".py"}
+from check_layers import FOLDERS, SOURCES
+
 # They name what they forbid.
 OWN = ("tools/check_words.py", "tools/check_words_test.py")
 ROW = re.compile(r"^\| *(?P<say>.*?) *\| *✓ *(?P<not>.*?) *\|.*\|$", re.MULTILINE)
@@ -52,7 +52,7 @@ def check_tree(root):
   found = []
   for file in (p for top in FOLDERS for p in sorted((root / top).rglob("*"))):
     path = file.relative_to(root).as_posix()
-    if file.suffix in SUFFIXES and file.is_file() and path not in OWN:
+    if file.suffix in SOURCES | {".py"} and file.is_file() and path not in OWN:
       found += [f"{path}:{n}: {what}" for n, what in check_text(file.read_text(encoding="utf-8"), words)]
   return found, len(words)
 

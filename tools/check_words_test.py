@@ -11,7 +11,7 @@ import check_words
 STYLE = """
 | say | do not say | source |
 | --- | --- | --- |
-| `kMax...` | ✓ `kMax...` | |
+| `kMax...` | ✓ `kMost...` | |
 | `ReplicaMap` | ✓ `Holdings`, `HeldMap`: of files | storage |
 | `MaxFlow` | `Flow` | graphs |
 """
@@ -32,11 +32,11 @@ class CheckWords(unittest.TestCase):
       self.found("int a;\n// A Holdings of files.\n"),
       ["reshard/a.h:2: Holdings: say `ReplicaMap` (docs/style.md)"],
     )
-    self.assertEqual(len(self.found("constexpr int kMaxRanks = 3;\n")), 1)
+    self.assertEqual(len(self.found("constexpr int kMostRanks = 3;\n")), 1)
     self.assertEqual(len(self.found("HeldMap a; Holdings b;\n")), 2)
 
   def test_other_names_are_not(self):
-    self.assertEqual(self.found("class Flow {};  // kAlmost, HoldingsOf\n"), [])
+    self.assertEqual(self.found("class Flow {};  // kAlmostAll, kMaxRanks, HoldingsOf\n"), [])
 
   def test_a_comment_that_begins_badly_is_reported(self):
     for word in ("Of", "By", "Where", "What"):

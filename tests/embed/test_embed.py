@@ -136,7 +136,7 @@ def main():
     sys.exit(f"{arguments.compiler} is not installed")
   # An installed library must find its example configs beside it; a static one knows its sources.
   environment = {key: value for key, value in os.environ.items() if not key.startswith("RESHARD_")}
-  folder = pathlib.Path(arguments.build, "embed", "-".join([arguments.link, arguments.build_type, arguments.compiler]))
+  folder = pathlib.Path(arguments.build, "embed", "-".join(filter(None, [arguments.link, arguments.build_type, arguments.compiler])))
   shutil.rmtree(folder, ignore_errors=True)
   folder.mkdir(parents=True)
   for out in builds(arguments, folder):
