@@ -61,7 +61,7 @@ struct RandomPrograms {
       mine.path_from = [&, r](Rank src) {
         return ways[static_cast<std::size_t>(src.value() * world + r)];
       };
-      mine.way_to = [&, r](Rank dst) {
+      mine.path_to = [&, r](Rank dst) {
         return ways[static_cast<std::size_t>(r * world + dst.value())];
       };
       auto program = compile_rank(planner, planner.rank_plan(Rank(r)), mine);

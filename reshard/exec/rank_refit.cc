@@ -102,7 +102,7 @@ Result<Program> RankRefit::State::compile(const PrepareArguments& work) const {
   options.reads = ways.reads();
   options.gets = ways.gets();
   options.path_from = [this](Rank r) { return ways.from(r); };
-  options.way_to = [this](Rank r) { return ways.to(r); };
+  options.path_to = [this](Rank r) { return ways.to(r); };
   if (const RefitConversions* conversions = work.hooks.conversions) {
     options.before = conversions->before;
     options.after = conversions->after;

@@ -193,7 +193,7 @@ Result<> Compiler::add_all_chunks(const RankPlan& part, const CompileOptions& op
     const auto peer = [&](std::size_t i) { return is_send ? list[i].dst : list[i].src; };
     for (std::size_t i = 0, end = 0; i < list.size(); i = end) {
       for (end = i; end < list.size() && peer(end) == peer(i);) ++end;
-      const PairPath way = is_send ? options.way_to(peer(i)) : options.path_from(peer(i));
+      const PairPath way = is_send ? options.path_to(peer(i)) : options.path_from(peer(i));
       if (way == PairPath::message)
         RESHARD_TRY(add_chunks(std::span(list).subspan(i, end - i), is_send, options));
     }
@@ -281,7 +281,7 @@ GroupCompiler::GroupCompiler(const Planner& planner, WayBetween way, CompileOpti
 Result<Program> GroupCompiler::compile(Rank rank) const {
   CompileOptions options = options_;
   options.path_from = [&](Rank src) { return way_(src, rank); };
-  options.way_to = [&](Rank dst) { return way_(rank, dst); };
+  options.path_to = [&](Rank dst) { return way_(rank, dst); };
   return compile_rank(planner_, planner_.rank_plan(rank), options);
 }
 

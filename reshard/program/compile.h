@@ -37,7 +37,7 @@ const std::shared_ptr<const ModelLayout>& memory_of(
     const SideConversion& side, bool is_target, const std::shared_ptr<const ModelLayout>& planned);
 
 /// The options of a program's compilation. Ranks of a group must pass equal options, except that
-/// `stages_all`, `round_bytes`, `path_from` and `way_to` are each rank's own; those of two ranks
+/// `stages_all`, `round_bytes`, `path_from` and `path_to` are each rank's own; those of two ranks
 /// must agree on the way between them.
 struct CompileOptions {
   /// The most staging of the rank. Bytes, at least 32 KiB.
@@ -63,7 +63,7 @@ struct CompileOptions {
   Index unit_bytes = Index{512} << 10;  ///< of values that a thread converts at once, about.
   /// How this rank gets bytes from another, and how another gets them from this rank.
   std::function<PairPath(Rank src)> path_from;
-  std::function<PairPath(Rank dst)> way_to;
+  std::function<PairPath(Rank dst)> path_to;
 };
 
 /// Compiles one rank's part of a plan: `part` is Planner::rank_plan() of the rank. Not collective;
@@ -89,7 +89,7 @@ using WayBetween = std::function<PairPath(Rank src, Rank dst)>;
 /// on.
 class GroupCompiler {
  public:
-  /// `options`: all but reads, gets, path_from and way_to, which follow from `way`; `world` is at
+  /// `options`: all but reads, gets, path_from and path_to, which follow from `way`; `world` is at
   /// least the ranks of the plan. The planner must outlive this object. Cost: planning of all
   /// ranks, unless soon some pair is found that reads by `get`.
   GroupCompiler(const Planner& planner, WayBetween way, CompileOptions options = {});

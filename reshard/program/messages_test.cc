@@ -51,7 +51,7 @@ struct CompiledGroup {
     for (int r = 0; r < world; ++r) {
       CompileOptions mine = options;
       mine.path_from = [this, r](Rank src) { return way(src.value(), r); };
-      mine.way_to = [this, r](Rank dst) { return way(r, dst.value()); };
+      mine.path_to = [this, r](Rank dst) { return way(r, dst.value()); };
       programs.push_back(*compile_rank(planner, planner.rank_plan(Rank(r)), mine));
     }
   }
@@ -212,7 +212,7 @@ TEST(CompiledMessages, rounds_of_the_busiest_rank_are_a_quarter_full_or_more) {
   options.in_place_bytes = Index{1} << 40;
   options.world = 8;
   options.round_bits = 63;
-  options.path_from = options.way_to = [](Rank) { return PairPath::message; };
+  options.path_from = options.path_to = [](Rank) { return PairPath::message; };
   const auto compiled = [&] {
     std::vector<Program> out;
     for (int r = 0; r < options.world; ++r)

@@ -19,7 +19,7 @@ void add_programs(const Planner& planner, CompileOptions options, const WayBetwe
   options.reads = options.gets = true;
   for (int r = 0; r < options.world; ++r) {
     options.path_from = [&](Rank src) { return way(src, Rank(r)); };
-    options.way_to = [&](Rank dst) { return way(Rank(r), dst); };
+    options.path_to = [&](Rank dst) { return way(Rank(r), dst); };
     auto program = compile_rank(planner, planner.rank_plan(Rank(r)), options);
     RESHARD_CHECK(program.has_value());
     out.push_back(*std::move(program));

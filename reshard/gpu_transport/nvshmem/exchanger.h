@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// How messages move. The sender puts a segment into a incoming slot of the receiver (staging.h) and
-// signals its number; the receiver, which looks at the words of its peers again and again, copies
-// the segment to its place and returns the slot by a signal.
+// How messages move. The sender puts a segment into an incoming slot of the receiver (staging.h)
+// and signals its number; the receiver, which looks at the words of its peers again and again,
+// copies the segment to its place and returns the slot by a signal.
 //
 // No stream ever waits for a peer: the wait for a signal is given to a stream only after the host
 // has seen that signal (it is what makes the segment visible to the GPU where a network card wrote

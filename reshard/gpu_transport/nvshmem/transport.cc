@@ -51,8 +51,8 @@ class NvshmemEvent final : public Event {
 
 class NvshmemTransport final : public Transport {
  public:
-  NvshmemTransport(Runtime& world, std::shared_ptr<Exchanger> exchanger)
-      : world_(&world), exchanger_(std::move(exchanger)) {}
+  NvshmemTransport(Runtime& runtime, std::shared_ptr<Exchanger> exchanger)
+      : runtime_(&runtime), exchanger_(std::move(exchanger)) {}
   ~NvshmemTransport() override { close(); }
 
   std::string_view name() const override { return "nvshmem"; }
@@ -72,7 +72,7 @@ class NvshmemTransport final : public Transport {
 
   void close() override {
     exchanger_->close();
-    if (world_ != nullptr) std::exchange(world_, nullptr)->leave(exchanger_->is_drained());
+    if (runtime_ != nullptr) std::exchange(runtime_, nullptr)->leave(exchanger_->is_drained());
   }
 
  private:
@@ -80,7 +80,7 @@ class NvshmemTransport final : public Transport {
     return fail(Code::unsupported, "nvshmem: no shared memory");
   }
 
-  Runtime* world_;  ///< null after close().
+  Runtime* runtime_;  ///< null after close().
   std::shared_ptr<Exchanger> exchanger_;
 };
 
@@ -127,17 +127,17 @@ std::string unavailable_reason() {
   return library ? "" : library.error().message;
 }
 
-Result<std::unique_ptr<Transport>> make_transport(Runtime& world, ControlPlane& control,
+Result<std::unique_ptr<Transport>> make_transport(Runtime& runtime, ControlPlane& control,
                                                   const std::shared_ptr<const cuda::Device>& device,
                                                   std::size_t staging_bytes, Deadline deadline) {
-  Membership member = RESHARD_TRY(world.enter(control, device, staging_bytes, deadline));
+  Membership member = RESHARD_TRY(runtime.enter(control, device, staging_bytes, deadline));
   Result<std::shared_ptr<Exchanger>> made = Exchanger::make(control, std::move(member));
   std::unique_ptr<NvshmemTransport> transport;
-  if (made) transport = std::make_unique<NvshmemTransport>(world, *made);
+  if (made) transport = std::make_unique<NvshmemTransport>(runtime, *made);
   // Nobody puts before all know that the words of all are zero.
   const Result<> mine = made ? Result<>() : tl::unexpected(made.error());
   const Result<> all = agree(control, mine, deadline);
-  if (!made) world.leave(true);
+  if (!made) runtime.leave(true);
   if (!all) return tl::unexpected(all.error());
   return transport;
 }

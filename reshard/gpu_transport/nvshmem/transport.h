@@ -28,7 +28,7 @@ Result<std::unique_ptr<Transport>> make_transport(ControlPlane& control,
                                                   const TransportOptions& options);
 
 /// The same in a world of the caller's, which must outlive the transport and its events.
-Result<std::unique_ptr<Transport>> make_transport(Runtime& world, ControlPlane& control,
+Result<std::unique_ptr<Transport>> make_transport(Runtime& runtime, ControlPlane& control,
                                                   const std::shared_ptr<const cuda::Device>& device,
                                                   std::size_t staging_bytes, Deadline deadline);
 

@@ -79,7 +79,7 @@ Result<const ConvertedSide*> ConvertedCompiler::side(bool is_target, Rank r) {
 
 Result<> ConvertedCompiler::add_peer(std::span<const Transfer> pair, bool is_send) {
   const Rank peer = is_send ? pair.front().dst : pair.front().src;
-  const PairPath way = is_send ? options_.way_to(peer) : options_.path_from(peer);
+  const PairPath way = is_send ? options_.path_to(peer) : options_.path_from(peer);
   if (is_send && way != PairPath::message) return {};
   const auto moves = RESHARD_TRY(copy_ops(planner_, pair));
   auto& into = way != PairPath::message ? here_ : is_send ? to_[peer] : from_[peer];

@@ -44,7 +44,7 @@ inline std::vector<Program> compile_all(const RoutePlan& plan, int ranks, Index 
   for (int r = 0; r < ranks; ++r) {
     CompileOptions options = common;
     options.path_from = [&](Rank src) { return ways.at({src, Rank(r)}); };
-    options.way_to = [&](Rank dst) { return ways.at({Rank(r), dst}); };
+    options.path_to = [&](Rank dst) { return ways.at({Rank(r), dst}); };
     auto program = compile_rank(plan.planner, plan.planner.rank_plan(Rank(r)), options);
     EXPECT_EQ(outcome(program), "");
     if (program) programs.push_back(*std::move(program));
