@@ -131,6 +131,11 @@ def persistent_buffers(root: torch.nn.Module) -> Iterator[tuple[str, Any, str]]:
         yield (f"{prefix}.{key}" if prefix else key), module, key
 
 
+def is_quantised(tensor: torch.Tensor) -> bool:
+  """Whether a parameter is of a quantised type of Transformer Engine."""
+  return callable(getattr(tensor, "quantize_", None))
+
+
 def module_tensors(modules: Any) -> dict[str, torch.Tensor]:
   """The tensors of Megatron-Core modules, by the names that of_modules() gives them.
 

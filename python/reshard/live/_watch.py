@@ -14,7 +14,7 @@ import torch
 from reshard import _core
 from reshard._errors import Error
 from reshard._gpus import why_not
-from reshard.live._modules import chunks_of, module_tensors, persistent_buffers
+from reshard.live._modules import chunks_of, is_quantised, module_tensors, persistent_buffers
 
 
 class Watch:
@@ -54,7 +54,7 @@ class Watch:
     # Kept, so that nothing new can have their identity.
     self._values = list(itertools.chain.from_iterable(map(dict.values, self._filled)))
     self._held = [value for value in self._values if isinstance(value, torch.Tensor)]
-    self.plain = not any(callable(getattr(tensor, "quantize_", None)) for tensor in self._held)
+    self.plain = not any(map(is_quantised, self._held))
     self._facts = _facts(self._held) if self.plain else None
     self.tensors = module_tensors(roots)
     self.buffers = [

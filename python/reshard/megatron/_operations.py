@@ -11,9 +11,10 @@ from typing import Any
 import torch
 
 import reshard
+from reshard.live._modules import is_quantised
 from reshard.live._parts import Held, Run
 from reshard.megatron._pairs import Pair
-from reshard.megatron._transforms import Slices, Transform, is_quantised
+from reshard.megatron._transforms import Slices, Transform
 from reshard.tracing._types import torch_dtype
 
 @dataclasses.dataclass(frozen=True)

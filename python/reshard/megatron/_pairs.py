@@ -7,16 +7,16 @@ import dataclasses
 import hashlib
 import itertools
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 
 import reshard
-from reshard.live._modules import chunks_of, held_by, persistent_buffers
+from reshard.live._modules import held_by
 from reshard.live._parts import Held
 from reshard.live._ranks import FullTensors, Ranks
-from reshard.live._watch import Watch, watched
+from reshard.live._watch import Watch, seen, watched
 from reshard.megatron._transforms import check_known, quantised
 
 _HEAD = "output_layer.weight"
@@ -31,13 +31,6 @@ def modules_of(model: Any) -> list[Any]:
   if model is None:
     return []
   return list(model) if isinstance(model, list | tuple) else [model]
-
-
-def buffers_of(model: Any) -> Iterator[tuple[str, torch.nn.Module, str]]:
-  """Persistent buffers: the name that module_tensors() gives each, the module that has it, its name there."""
-  for chunk in chunks_of(modules_of(model)):
-    for name, module, key in persistent_buffers(chunk.module):
-      yield chunk.front + name, module, key
 
 
 def digest_of(source: Any, target: Any, more: Sequence[Any]) -> tuple[str, bool]:
@@ -84,13 +77,15 @@ def _serial(module: Any) -> int:
 
 
 def described(source: Any, target: Any) -> dict[str, Any]:
-  """What this rank holds of both, as JSON."""
-  check_known(modules_of(target))
+  """What this rank holds of both, as JSON. @pre digest_of() has looked at them"""
+  modules = modules_of(target)
+  check_known(modules)
   held = [[h.pack() for h in held_by(modules_of(m))] if modules_of(m) else None for m in (source, target)]
-  known = quantised(modules_of(target))
+  known = quantised(modules)
   if held[1] is not None and known is not None:
     held[1] += [h.pack() for h in known.held]
-  return {"source": held[0], "target": held[1], "buffers": [name for name, _, _ in buffers_of(target)]}
+  buffers = [name for name, _, _ in seen(modules).buffers] if modules else []
+  return {"source": held[0], "target": held[1], "buffers": buffers}
 
 
 @dataclasses.dataclass(frozen=True)

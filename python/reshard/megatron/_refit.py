@@ -211,7 +211,7 @@ def _ready(
   for key in [key for key, ready in _pairs.items() if ready.stale]:
     _pairs.pop(key).close()
 
-  def agree() -> list[Any]:
+  def agree() -> dict[str, Any]:
     if not _is_service(service):
       raise TypeError("refit_method must be the name of a backend or a copy service")
     gpu_for(ours.transport)
@@ -221,20 +221,25 @@ def _ready(
     used = _transform_of(target, transform)
     check_covered(modules_of(target), used)
     digest, plain = digest_of(source, target, (_generation, pool))
-    return [digest, used is not None or service is not ours or not plain, ours.transport, pools.count]
+    return {
+      "digest": digest,
+      "operations": used is not None or service is not ours or not plain,
+      "transport": ours.transport,
+      "num_dst_pools": pools.count,
+    }
 
   # Over the first group that there is, so that a rank whose arguments are wrong meets the others.
   first = first_group(used) or shared_group(used, ours.transport, ours.timeout)
   said = gathered(first, agree, "swap_model_weights", ours.timeout)
-  for number, name in ((2, "transport"), (3, "num_dst_pools")):
+  for name in ("transport", "num_dst_pools"):
     for rank, other in enumerate(said):
-      if other[number] != said[0][number]:
+      if other[name] != said[0][name]:
         raise reshard.InvalidArgumentError(
-          f"swap_model_weights: {name} {other[number]} on rank {rank}, but {said[0][number]} on rank 0"
+          f"swap_model_weights: {name} {other[name]} on rank {rank}, but {said[0][name]} on rank 0"
         )
   group = shared_group(used, ours.transport, ours.timeout)
-  operations = any(one[1] for one in said)
-  agreed = (ours.transport, str(operations), *(str(one[0]) for one in said))
+  operations = any(one["operations"] for one in said)
+  agreed = (ours.transport, str(operations), *(str(one["digest"]) for one in said))
   if agreed in _pairs and _pairs[agreed].group is not group:
     _pairs.pop(agreed).close()
   if agreed not in _pairs:

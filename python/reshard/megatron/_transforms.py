@@ -111,11 +111,6 @@ def renew_derived(modules: list[Any]) -> None:
     torch.cuda.synchronize()
 
 
-def is_quantised(tensor: torch.Tensor) -> bool:
-  """Whether a parameter is of a quantised type of Transformer Engine."""
-  return callable(getattr(tensor, "quantize_", None))
-
-
 def _wants_mxfp8(module: Any) -> bool:
   config = getattr(module, "config", None)
   kind = (getattr(config, "transformer_impl", None), getattr(config, "fp8_recipe", None))
