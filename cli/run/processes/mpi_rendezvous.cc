@@ -11,8 +11,8 @@
 #include <cerrno>
 #include <cstring>
 #include <optional>
+#include <utility>
 
-#include "reshard/base/file.h"
 #include "reshard/transport/module.h"
 
 namespace reshard::cli {
@@ -38,17 +38,16 @@ std::optional<in_addr> address_of(const std::string& interface) {
   return found;
 }
 
-/// A free port of this address.
-Result<int> free_port(in_addr address) {
-  const FileDescriptor socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  sockaddr_in at{};
-  at.sin_family = AF_INET;
-  at.sin_addr = address;
+/// A socket that listens at a free port of this address. Held until the group has joined, as
+/// another process would take a port that is only chosen.
+Result<FileDescriptor> listen_at(sockaddr_in& at) {
+  FileDescriptor socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   socklen_t size = sizeof at;
   if (::bind(socket.get(), reinterpret_cast<const sockaddr*>(&at), size) != 0 ||
+      ::listen(socket.get(), SOMAXCONN) != 0 ||
       ::getsockname(socket.get(), reinterpret_cast<sockaddr*>(&at), &size) != 0)
     return fail(Code::io, fmt::format("cannot listen on this host: {}", std::strerror(errno)));
-  return ntohs(at.sin_port);
+  return socket;
 }
 
 Result<MpiRendezvous> own_rendezvous(const std::string& interface) {
@@ -60,8 +59,12 @@ Result<MpiRendezvous> own_rendezvous(const std::string& interface) {
                             interface));
   char text[INET_ADDRSTRLEN] = {};
   ::inet_ntop(AF_INET, &*address, text, sizeof text);
-  const int port = RESHARD_TRY(free_port(*address));
-  return MpiRendezvous{fmt::format("tcp://{}:{}", text, port), Secret::random()};
+  sockaddr_in at{};
+  at.sin_family = AF_INET;
+  at.sin_addr = *address;
+  FileDescriptor listener = RESHARD_TRY(listen_at(at));
+  return MpiRendezvous{fmt::format("tcp://{}:{}", text, ntohs(at.sin_port)), Secret::random(),
+                       std::move(listener)};
 }
 
 }  // namespace
@@ -74,8 +77,10 @@ Result<MpiRendezvous> rendezvous_by_mpi(bool is_first, const std::string& interf
   if ((*module)->broadcast == nullptr) return fail(Code::unsupported, where + ": it cannot");
   // The others wait for the broadcast, so an error of the first is broadcast, too.
   std::string line;
+  FileDescriptor listener;
   if (is_first) {
-    const auto own = own_rendezvous(interface);
+    auto own = own_rendezvous(interface);
+    if (own) listener = std::move(own->listener);
     line = own ? fmt::format("{}\n{}", own->url, own->secret.text()) : own.error().message;
   }
   auto received = (*module)->broadcast(std::as_bytes(std::span(line)));
@@ -83,7 +88,8 @@ Result<MpiRendezvous> rendezvous_by_mpi(bool is_first, const std::string& interf
   line.assign(reinterpret_cast<const char*>(received->data()), received->size());
   const auto end = line.find('\n');
   if (end == std::string::npos) return fail(Code::io, where + ": " + line);
-  return MpiRendezvous{line.substr(0, end), RESHARD_TRY(Secret::from_text(line.substr(end + 1)))};
+  return MpiRendezvous{line.substr(0, end), RESHARD_TRY(Secret::from_text(line.substr(end + 1))),
+                       std::move(listener)};
 }
 
 std::string_view version() { return RESHARD_VERSION; }

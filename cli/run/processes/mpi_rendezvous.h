@@ -3,6 +3,7 @@
 
 #include <string>
 
+#include "reshard/base/file.h"
 #include "reshard/transport/rendezvous.h"
 
 namespace reshard::cli {
@@ -11,9 +12,11 @@ namespace reshard::cli {
 struct MpiRendezvous {
   std::string url;
   Secret secret;
+  FileDescriptor listener;  ///< of the first process, at the port of `url`; none in the others.
 };
 
-/// The first process chooses an address of its host and a secret, and broadcasts them by MPI.
+/// The first process listens at a free port of its host, and broadcasts the address and a secret by
+/// MPI.
 /// Collective over the processes of `launcher`. `interface`: a network interface of the host, or
 /// empty. Errors: no MPI; no such interface.
 Result<MpiRendezvous> rendezvous_by_mpi(bool is_first, const std::string& interface,

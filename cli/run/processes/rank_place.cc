@@ -98,6 +98,8 @@ Result<RankPlace> find_rank_place(const RunArguments& a, const Planner& planner,
         RESHARD_TRY(rendezvous_by_mpi(local.index == 0, a.interface, local.launcher));
     place.join.url = std::move(meeting.url);
     place.join.secret = std::move(meeting.secret);
+    place.listener = std::move(meeting.listener);
+    place.join.listener = place.listener.get();
   }
   place.spawned = std::move(spawned);
   place.join.deadline = Deadline::after(std::chrono::duration<double>(a.deadline_seconds));

@@ -5,6 +5,7 @@
 
 #include "cli/commands.h"
 #include "cli/run/processes/spawned.h"
+#include "reshard/base/file.h"
 #include "reshard/plan/planner.h"
 #include "reshard/transport/rendezvous.h"
 
@@ -12,9 +13,10 @@ namespace reshard::cli {
 
 /// This process's rank and group in a run over processes.
 struct RankPlace {
-  RendezvousOptions join;  ///< its rank, the group's size, and the rendezvous.
-  Rank first;              ///< the lowest rank of this program's processes, which prints for them.
-  int program = 1;         ///< processes of this program.
+  RendezvousOptions join;   ///< its rank, the group's size, and the rendezvous.
+  FileDescriptor listener;  ///< that of `join`, if this process made one.
+  Rank first;               ///< the lowest rank of this program's processes, which prints for them.
+  int program = 1;          ///< processes of this program.
   std::optional<Spawned> spawned;
 };
 
