@@ -89,11 +89,17 @@ def examples():
 CHECKED = {"examples": examples, "the package": lambda: [str(PACKAGE)]}
 
 
+@pytest.fixture(scope="module")
+def types_of_torch(tmp_path_factory):
+  """A cache of mypy's: torch takes longer to check than the package and the examples."""
+  return tmp_path_factory.mktemp("mypy")
+
+
 @pytest.mark.parametrize("what", CHECKED)
-def test_a_strict_type_checker_passes(what, tmp_path):
+def test_a_strict_type_checker_passes(what, tmp_path, types_of_torch):
   pytest.importorskip("mypy")
   files = ["-p", "reshard"] if what == "the package" else CHECKED[what]()
-  options = ["--strict", "--cache-dir", str(tmp_path), "--ignore-missing-imports"]
+  options = ["--strict", "--cache-dir", str(types_of_torch), "--ignore-missing-imports"]
   command = [sys.executable, "-m", "mypy", *options, "--config-file", str(ROOT / "pyproject.toml"), *files]
   env = os.environ | {"MYPYPATH": ""}
   result = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, check=False)

@@ -132,7 +132,7 @@ TEST_P(TransportMessages, an_id_serves_again_after_a_barrier) {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 inline constexpr std::uint64_t kManyMessages = 10'000;  // A message takes over ten times as long.
 #else
-inline constexpr std::uint64_t kManyMessages = 100'000;
+inline constexpr std::uint64_t kManyMessages = 30'000;
 #endif
 
 TEST_P(TransportLoad, very_many_small_messages_arrive) {
