@@ -11,6 +11,9 @@ MAKEFLAGS += --no-print-directory
 PROGRAM := $(BUILD)/bin/reshard
 # ThreadSanitizer of g++ 12 fails if the kernel randomises more address bits than it expects.
 NO_ASLR := $(shell setarch -R true 2>/dev/null && echo setarch -R)
+# Tests import torch in hundreds of processes. Without its bytecode, which pip does not write, that takes twice as long.
+unexport PYTHONDONTWRITEBYTECODE
+export PYTHONPYCACHEPREFIX := $(abspath $(BUILD))/pycache
 
 .PHONY: help
 help: ## this list

@@ -23,7 +23,7 @@ log=$(mktemp)
 trap 'rm -f "$log"' EXIT
 rm -rf "$venv"
 python3 -m venv "$venv"
-# Python compiles a module when it is first imported, and most never are.
+# Python compiles a module when it is first imported (see the Makefile), and most never are.
 pip() { "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --no-compile "$@" >>"$log" 2>&1; }
 if ! pip --requirement "$requirements" ||
   { [ -s "$alone" ] && ! pip --no-deps --requirement "$alone"; }; then
