@@ -45,12 +45,8 @@ std::vector<Joined> join_all(const std::vector<RendezvousOptions>& all) {
   return out;
 }
 
-/// A port without a listener, below those that the system gives to whoever asks for any, which
-/// another test may get first.
-int free_port() {
-  std::random_device random;
-  return std::uniform_int_distribution<int>(20'000, 32'767)(random);
-}
+/// A port below those that the system gives to whoever asks for any, so that no other test has it.
+int free_port() { return 20'000 + static_cast<int>(std::random_device()() % 12'768); }
 
 TEST(Rendezvous, ranks_meet_in_a_folder_and_leave_nothing_there) {
   const RendezvousFolder folder;
