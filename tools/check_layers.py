@@ -29,9 +29,9 @@ NOT_PRODUCT = ("_test.cc", "_testutil.h", "_testutil.cc", "_bench.cc")
 # Room -> the only rooms it may include, itself aside, and rooms that no room may include.
 ONLY = {"base": set(), "transport": {"base", "memory"}}
 NEVER = {"plan": {"transport"}}
-TOP_ROOMS = {"io", "refit", "convert", "gpu_transport"}
-# The room above the others may include these two.
-ABOVE = {"convert": {"io", "refit"}}
+TOP_ROOMS = {"io", "refit", "megatron", "convert", "gpu_transport"}
+# What the rooms above the others may include of them.
+ABOVE = {"convert": {"io", "refit"}, "megatron": {"refit"}}
 # A program that has two types of one name on purpose.
 TWO_TYPES = "tests/one_definition/example/"
 # For users: includes any room, and no room includes it.

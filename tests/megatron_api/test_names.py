@@ -7,7 +7,7 @@ import unittest
 
 ROOT = pathlib.Path(__file__).parents[2]
 DOC = ROOT / "docs" / "megatron_api.md"
-CODE = ROOT / "reshard" / "refit" / "megatron"
+CODE = ROOT / "reshard" / "megatron"
 
 # The names in the documents' own order: functions, classes and their members, data.
 NAMES = {

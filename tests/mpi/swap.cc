@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Protects: swap_model_weights puts every value in place over `mpi`, and the numeric examples of
 // the documents move the bytes that they say, between processes that mpirun started.
-#include "reshard/refit/megatron/examples_suite_testutil.h"
-#include "reshard/refit/megatron/swap_suite_testutil.h"
+#include "reshard/megatron/examples_suite_testutil.h"
+#include "reshard/megatron/swap_suite_testutil.h"
 #include "tests/mpi/launched_tests.h"
 
 namespace reshard::megatron {

@@ -11,7 +11,7 @@
 #include "reshard/cuda/gpu_testutil.h"
 #include "reshard/exec/rank_refit_testutil.h"
 #include "reshard/gpu_transport/nccl/nccl_group_testutil.h"
-#include "reshard/refit/megatron/copy_service.h"
+#include "reshard/megatron/copy_service.h"
 #include "reshard/refit/session/quantised_suite_testutil.h"
 
 namespace reshard {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Protects: swap_model_weights puts every value in place over ucx.
-#include "reshard/refit/megatron/swap_suite_testutil.h"
+#include "reshard/megatron/swap_suite_testutil.h"
 #include "tests/transports/module_ranks_testutil.h"
 
 namespace reshard::megatron {
