@@ -46,7 +46,7 @@ if(NOT RESHARD_INSTALL)
   return()
 endif()
 
-# The public headers: reshard/reshard.h and what it includes, directly or not.
+# The public headers: the front doors and what they include, directly or not.
 function(reshard_public_headers header found)
   list(APPEND ${found} ${header})
   file(STRINGS ${PROJECT_SOURCE_DIR}/${header} lines REGEX "^#include \"reshard/")
@@ -61,6 +61,8 @@ function(reshard_public_headers header found)
 endfunction()
 set(headers "")
 reshard_public_headers(reshard/reshard.h headers)
+reshard_public_headers(reshard/megatron.h headers)
+list(REMOVE_DUPLICATES headers)
 foreach(header ${headers})
   get_filename_component(folder ${header} DIRECTORY)
   install(FILES ${PROJECT_SOURCE_DIR}/${header} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/${folder})

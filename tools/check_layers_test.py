@@ -104,6 +104,8 @@ class CheckLayers(unittest.TestCase):
     self.expect_nothing("reshard/reshard.h", '#pragma once\n#include "reshard/plan/p.h"\n')
     self.expect("reshard/exec/a.cc", '#include "reshard/reshard.h"\n', 2, "is for users")
     self.expect_nothing("examples/cpp/a.cc", '#include "reshard/reshard.h"\n')
+    self.expect_nothing("reshard/megatron.h", '#pragma once\n#include "reshard/plan/p.h"\n')
+    self.expect("reshard/exec/a.cc", '#include "reshard/megatron.h"\n', 2, "is for users")
 
   def test_includes_are_written_from_the_root(self):
     self.expect("reshard/index/a.cc", '#include "box.h"\n', 2, "from the root")

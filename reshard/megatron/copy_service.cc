@@ -9,6 +9,7 @@
 
 #include "reshard/exec/agreement.h"
 #include "reshard/exec/run_program.h"
+#include "reshard/exec/worker_pool.h"
 #include "reshard/program/compile_batch.h"
 #include "reshard/transport/group.h"
 #include "reshard/transport/registry.h"
@@ -193,7 +194,7 @@ Result<> TransportCopyService::run_batch(const Batch& batch) {
   const auto program = std::make_shared<const Program>(
       RESHARD_TRY(transport_.capabilities().rounds ? compile_in_rounds(compile, control_, deadline)
                                                    : compile(-1)));
-  if (!pool_) pool_.emplace(threads_);
+  if (!pool_) pool_ = std::make_unique<WorkerPool>(threads_);
   const auto memory = [&](const ProgramBuffer& buffer) {
     return (buffer.kind == ProgramBuffer::Kind::source ? from : to)[buffer.slot.index()];
   };

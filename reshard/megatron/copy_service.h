@@ -8,10 +8,13 @@
 #include <string_view>
 
 #include "reshard/exec/rank_refit.h"
-#include "reshard/exec/worker_pool.h"
 #include "reshard/megatron/tensor_view.h"
 #include "reshard/memory/host_buffer.h"
 #include "reshard/transport/transport.h"
+
+namespace reshard {
+class WorkerPool;
+}  // namespace reshard
 
 namespace reshard::megatron {
 
@@ -102,7 +105,7 @@ class TransportCopyService final : public CopyService {
   Index staging_bytes_;
   int threads_;
   // Made by the first batch, kept for the next ones.
-  std::optional<WorkerPool> pool_;
+  std::unique_ptr<WorkerPool> pool_;
   HostBuffer staging_;
 };
 

@@ -2,7 +2,7 @@
 // Protects: the C++ in docs/ compiles. Each function is the context that a page describes; none
 // runs.
 #include "reshard/exec/rank_refit.h"
-#include "reshard/megatron/refit.h"
+#include "reshard/megatron.h"
 #include "reshard/reshard.h"
 #include "reshard/transport/testing/conformance_testutil.h"
 #include "reshard/transport/testing/rank_processes_testutil.h"
