@@ -29,13 +29,13 @@ NOT_PRODUCT = ("_test.cc", "_testutil.h", "_testutil.cc", "_bench.cc")
 # Room -> the only rooms it may include, itself aside, and rooms that no room may include.
 ONLY = {"base": set(), "transport": {"base", "memory"}}
 NEVER = {"plan": {"transport"}}
-TOP_ROOMS = {"io", "refit", "megatron", "convert", "gpu_transport"}
+TOP_ROOMS = {"io", "refit", "megatron", "dtensor", "convert", "gpu_transport"}
 # What the rooms above the others may include of them.
-ABOVE = {"convert": {"io", "refit"}, "megatron": {"refit"}}
+ABOVE = {"convert": {"io", "refit"}, "megatron": {"refit"}, "dtensor": {"refit"}}
 # A program that has two types of one name on purpose.
 TWO_TYPES = "tests/one_definition/example/"
 # For users: they include any room, and no room includes them.
-FRONT_DOORS = ("reshard/reshard.h", "reshard/megatron.h")
+FRONT_DOORS = ("reshard/reshard.h", "reshard/megatron.h", "reshard/dtensor.h")
 
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')
 NAMESPACE = re.compile(r"^namespace reshard::(\w+)", re.MULTILINE)

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -86,6 +87,13 @@ Result<ModelLayout> fsdp_layout(const LayoutSpec& spec, const FamilyInput& input
 /// transformers (5 | 4; by default the one whose expert names a rule of the file matches first).
 Result<ModelLayout> dtensor_layout(const LayoutSpec& spec, const FamilyInput& input,
                                    const DTensorSet& set);
+
+/// The tensors of any model on device meshes: `tensors[i]` places tensor i of the model. Local
+/// tensors have the model's names. Errors: their numbers differ; a mesh that is invalid; a tensor
+/// (named) whose mesh is not in the list, or whose placements do not fit its mesh or its shape.
+Result<ModelLayout> dtensor_layout(std::string name, std::shared_ptr<const ModelSpec> model,
+                                   std::span<const DTensorMesh> meshes,
+                                   std::span<const PlacedTensor> tensors);
 
 /// The layout of a file, for a model that has its tensors (by name; others of the model are on no
 /// rank). Its name is that of the file's layout if `spec` has no file. Keys: offset. Errors: a

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Protects: the C++ in docs/ compiles. Each function is the context that a page describes; none
 // runs.
+#include "reshard/dtensor.h"
 #include "reshard/exec/rank_refit.h"
 #include "reshard/megatron.h"
 #include "reshard/reshard.h"
@@ -38,6 +39,14 @@ Result<> refit(const std::unique_ptr<ControlPlane>& control,
 #include "tests/docs/megatron_api.inc"
 }
 }  // namespace megatron_api
+
+namespace xfer_api {
+using namespace dtensor;
+
+Result<> move_tensor(ControlPlane& control, Transport& transport, std::span<std::byte> shard) {
+#include "tests/docs/xfer_api.inc"
+}
+}  // namespace xfer_api
 
 }  // namespace reshard::docs
 

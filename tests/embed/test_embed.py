@@ -23,6 +23,7 @@ PRINTS = {
   "plan": [r"^qwen3-30b-a3b: \d+ bytes to deliver", r"no plan does better than \d+"],
   "refit_in_process": [r"^\d+ bytes in [\d.]+ ms$", r"^every tensor is the same on both sides$"],
   "own_layout": [r"^rank 3 of 4 holds engine/\S+ \[\d+, \d+\]$", r"bytes to deliver"],
+  "xfer_tensors": [r"^rank 2 received \d+ bytes: first row 3f80, last row 4000$", r"^rank 3 received"],
   "megatron_swap": [r"^step 3: the engine has 1296 elements, 0 wrong$"],
   "quantised_target": [r"^rank 0: \d+ bytes of BF16 became \d+ of MXFP8", r"^rank 1: \d+ bytes of BF16"],
 }
@@ -120,7 +121,7 @@ def check_headers(source, prefix):
   """Only public headers are installed, and all of them are used from there."""
   installed = {str(path.relative_to(prefix / "include")) for path in (prefix / "include").rglob("*.h")}
   internal = [name for name in installed if name.endswith(("_testutil.h", "_kernels.h"))]
-  missing = {"reshard/reshard.h", "reshard/megatron.h"} - installed
+  missing = {"reshard/reshard.h", "reshard/megatron.h", "reshard/dtensor.h"} - installed
   if missing or internal:
     sys.exit(f"installed headers are not the public ones: {internal or missing}")
 

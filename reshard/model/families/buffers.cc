@@ -102,8 +102,8 @@ Held held_as(std::string_view model_type, std::string_view tensor) {
 
 std::optional<DType> stored_dtype(const CanonicalTensor& tensor, Held held,
                                   std::optional<DType> chosen) {
-  const bool stays = !is_convertible(tensor.dtype) || held == Held::unknown ||
-                     names_activation_scale(tensor.name);
+  const bool stays =
+      !is_convertible(tensor.dtype) || held == Held::unknown || names_activation_scale(tensor.name);
   if (stays) return std::nullopt;
   return held == Held::f32_buffer || held == Held::f32_parameter ? DType::f32 : chosen;
 }

@@ -6,6 +6,7 @@
 #include <string_view>
 #include <vector>
 
+#include "reshard/base/dtype.h"
 #include "reshard/base/ids.h"
 #include "reshard/base/result.h"
 #include "reshard/index/box.h"
@@ -59,6 +60,14 @@ struct DTensorRule {
 struct DTensorSet {
   std::vector<DTensorMesh> meshes;
   std::vector<DTensorRule> rules;
+};
+
+/// A tensor on a mesh: the mesh, by its number in a list, a placement for each dimension of it, and
+/// the dtype of the local tensors.
+struct PlacedTensor {
+  std::size_t mesh = 0;
+  std::vector<Placement> placements;
+  DType dtype = DType::bf16;
 };
 
 /// A placement that cuts a given tensor dimension: the size of the mesh dimension, and the split

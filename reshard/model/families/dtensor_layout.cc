@@ -24,11 +24,11 @@ bool in_range(const DTensorRule& rule, const std::vector<std::string>& groups) {
   return error == std::errc() && stop == end && rule.from <= value && value < rule.to;
 }
 
-/// The rule's placements as cuts of a stored tensor of this shape.
-Result<TensorShards> shards_of(const DTensorRule& rule, const Dims& shape) {
+/// Placements as cuts of a stored tensor of this shape.
+Result<TensorShards> shards_of(const std::vector<Placement>& placements, const Dims& shape) {
   TensorShards shards;
-  for (std::size_t i = 0; i < rule.placements.size(); ++i) {
-    const Placement& p = rule.placements[i];
+  for (std::size_t i = 0; i < placements.size(); ++i) {
+    const Placement& p = placements[i];
     if (p.kind == Placement::Kind::replicate) continue;
     const int dim = p.dim < 0 ? p.dim + shape.size() : p.dim;
     if (dim < 0 || dim >= shape.size())
@@ -81,7 +81,7 @@ class Placer {
     const CanonicalTensor& first = model_[t.tensor];
     const bool casts = is_convertible(first.dtype) && !names_activation_scale(first.name);
     const auto stored = casts ? dtype_ : std::nullopt;
-    const TensorShards shards = RESHARD_TRY(shards_of(rule, t.stored_shape(model_)));
+    const TensorShards shards = RESHARD_TRY(shards_of(rule.placements, t.stored_shape(model_)));
     return t.stack ? slots_.add_stack(meshes_[rule.mesh], *t.stack, name, shards, stored)
                    : slots_.add(meshes_[rule.mesh], t.tensor, name, shards, stored);
   }
@@ -103,6 +103,27 @@ class Placer {
   PatternMatcher matcher_;
   std::vector<std::size_t> meshes_;
 };
+
+Result<> add_placed(DTensorSlots& slots, std::span<const DTensorMesh> meshes,
+                    const PlacedTensor& placed, const ModelSpec& model, TensorId id) {
+  if (placed.mesh >= meshes.size())
+    return fail(Code::invalid_argument,
+                fmt::format("there is no mesh {}, but {}", placed.mesh, meshes.size()));
+  const DTensorMesh& mesh = meshes[placed.mesh];
+  if (placed.placements.size() != mesh.shape.size())
+    return fail(Code::invalid_argument, fmt::format("{} placements for a mesh of {} dimensions",
+                                                    placed.placements.size(), mesh.shape.size()));
+  for (const Placement& p : placed.placements)
+    if (p.split_factor < 1 || p.split_factor > kMaxSplitFactor)
+      return fail(Code::invalid_argument,
+                  fmt::format("placement {}: its split factor must be 1 to {}", to_string(p),
+                              kMaxSplitFactor));
+  const CanonicalTensor& tensor = model[id];
+  const TensorShards shards = RESHARD_TRY(shards_of(placed.placements, tensor.stored_shape()));
+  const bool casts = placed.dtype != tensor.dtype;
+  return slots.add(placed.mesh, id, tensor.name, shards,
+                   casts ? std::optional(placed.dtype) : std::nullopt);
+}
 
 }  // namespace
 
@@ -131,6 +152,29 @@ Result<ModelLayout> dtensor_layout(const LayoutSpec& spec, const FamilyInput& in
     if (auto added = placer.add(t); !added)
       return tl::unexpected(
           std::move(added).error().in(fmt::format("dtensor: tensor '{}'", t.name)));
+  slots.finish();
+  return std::move(builder).finish();
+}
+
+Result<ModelLayout> dtensor_layout(std::string name, std::shared_ptr<const ModelSpec> model,
+                                   std::span<const DTensorMesh> meshes,
+                                   std::span<const PlacedTensor> tensors) {
+  using namespace families;
+  if (static_cast<Index>(tensors.size()) != model->size())
+    return fail(Code::invalid_argument,
+                fmt::format("{}: {} tensors are placed, but the model has {}", name, tensors.size(),
+                            model->size()));
+  LayoutBuilder builder(name, model);
+  DTensorSlots slots(builder);
+  for (const DTensorMesh& mesh : meshes)
+    if (auto added = slots.add_mesh(mesh, 0); !added)
+      return tl::unexpected(std::move(added).error().in(name));
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    const TensorId id(static_cast<TensorId::rep>(i));
+    if (auto added = add_placed(slots, meshes, tensors[i], *model, id); !added)
+      return tl::unexpected(
+          std::move(added).error().in(fmt::format("{}: tensor '{}'", name, (*model)[id].name)));
+  }
   slots.finish();
   return std::move(builder).finish();
 }

@@ -95,6 +95,9 @@ Result<std::size_t> DTensorSlots::add_mesh(const DTensorMesh& mesh, Index offset
     return bad(fmt::format("it must have 1 to {} dimensions, not {}", kMaxDims, mesh.shape.size()));
   if (static_cast<Index>(mesh.ranks.size()) != size)
     return bad(fmt::format("its shape has {} ranks but {} are listed", size, mesh.ranks.size()));
+  if (!mesh.dim_names.empty() && mesh.dim_names.size() != mesh.shape.size())
+    return bad(fmt::format("it has {} dimensions but {} names of them", mesh.shape.size(),
+                           mesh.dim_names.size()));
   bool consecutive = true;
   for (const Rank r : mesh.ranks) {
     const Index moved = r.value() + offset;
