@@ -18,7 +18,7 @@ function(reshard_library target kind)
     $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}> $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
   # Our public headers include tl::expected; only our objects call the other libraries.
   target_link_libraries(${target} PUBLIC tl::expected
-    PRIVATE fmt::fmt Threads::Threads ${CMAKE_DL_LIBS}
+    PRIVATE fmt::fmt ZLIB::ZLIB Threads::Threads ${CMAKE_DL_LIBS}
     $<BUILD_INTERFACE:${XXHASH_LIBRARY}> $<BUILD_INTERFACE:${SODIUM_LIBRARY}>
     $<INSTALL_INTERFACE:xxhash> $<INSTALL_INTERFACE:sodium>)
 endfunction()

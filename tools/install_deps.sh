@@ -10,7 +10,7 @@ set -euo pipefail
 packages_of() {
   case $1 in
     build) echo g++ cmake ninja-build ccache libfmt-dev nlohmann-json3-dev libcli11-dev \
-      libexpected-dev libxxhash-dev libspdlog-dev libsodium-dev ;;
+      libexpected-dev libxxhash-dev libspdlog-dev libsodium-dev zlib1g-dev ;;
     test) echo libgtest-dev libgmock-dev librapidcheck-dev libbenchmark-dev python3-dev python3-venv \
       libopenmpi-dev openmpi-bin libmpich-dev mpich libgloo-dev libucx-dev libdw-dev pkg-config ;;
     coverage) echo gcovr ;;

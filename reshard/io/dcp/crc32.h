@@ -3,28 +3,31 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <mutex>
 #include <span>
 
 namespace reshard::dcp {
 
-/// The CRC-32 of zip archives.
+/// The CRC-32 of zip archives, by zlib.
 std::uint32_t crc32(std::span<const std::byte> bytes);
 
-/// The CRC-32 of bytes that come in pieces, in any order. Thread-safe.
+/// The CRC-32 of bytes that come in pieces, in any order. Keeps a few words for each piece.
+/// Thread-safe.
 class PiecewiseCrc32 {
  public:
-  /// Starts the CRC-32 of `bytes` bytes. @pre bytes >= 0
-  explicit PiecewiseCrc32(std::int64_t bytes) : bytes_(bytes) {}
-  /// Adds the bytes at `offset`. @pre they lie within, and none was added before
+  /// Adds the bytes at `offset`. @pre they overlap no piece that was added before
   void add(std::int64_t offset, std::span<const std::byte> piece);
-  /// @pre all bytes were added
+  /// @pre the pieces that were added leave no gap
   std::uint32_t value() const;
 
  private:
-  std::int64_t bytes_;
+  struct Piece {
+    std::uint32_t crc = 0;
+    std::int64_t bytes = 0;
+  };
   mutable std::mutex mutex_;
-  std::uint32_t sum_ = 0;
+  std::map<std::int64_t, Piece> pieces_;  ///< by offset.
 };
 
 }  // namespace reshard::dcp
