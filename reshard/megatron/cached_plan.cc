@@ -72,6 +72,14 @@ std::uint64_t digest_of_addresses(const ModelCores& cores) {
   return digest.value();
 }
 
+std::uint64_t digest_of_buffer_dtypes(Module* module) {
+  Digest digest;
+  if (module != nullptr)
+    for (const BufferPlace& b : get_refit_tensor_dict(*module)->buffers())
+      digest.add(static_cast<int>(b.tensor()->view.dtype));
+  return digest.value();
+}
+
 Result<std::unique_ptr<SessionBinding>> bind_session(const CachedPlan& cached,
                                                      const ModelCores& cores,
                                                      std::shared_ptr<CopyService> service,

@@ -24,12 +24,18 @@ struct CachedPlan {
   ReshardPlan plan;
   std::shared_ptr<const Planner> planner;
   std::set<std::string> ignore;
-  std::map<std::string, DType> source_dtypes;  ///< of this rank's source buffers when planned.
+  /// digest_of_buffer_dtypes() of this rank's source when planned, and of its target when its
+  /// buffers last had the source's dtypes.
+  std::uint64_t source_dtypes = 0, target_dtypes = 0;
   std::map<std::string, std::unique_ptr<SessionBinding>> sessions;  ///< by backend.
 };
 
 /// Digest of the addresses of all tensors of both models.
 std::uint64_t digest_of_addresses(const ModelCores& cores);
+
+/// Digest of the dtypes of a model's persistent buffers, as its modules have them now; null: of
+/// none.
+std::uint64_t digest_of_buffer_dtypes(Module* module);
 
 /// Collective. Binds the models' memory and prepares a session. Errors: those of
 /// Session::prepare().

@@ -32,6 +32,19 @@ void walk(Module& module, const std::string& path, std::unordered_set<const Modu
   for (const Module::Child& c : module.children()) walk(*c.module, joined(path, c.name), seen, out);
 }
 
+std::vector<BufferPlace> places_of_buffers(Module& module, const LayerPrefixMap& layers) {
+  std::vector<BufferPlace> out;
+  for (const NamedModule& m : named_modules(module)) {
+    const std::vector<Module::Buffer>& buffers = m.module->buffers();
+    for (std::size_t i = 0; i < buffers.size(); ++i)
+      if (buffers[i].persistent)
+        out.push_back(
+            {m.module, i,
+             resolve_global_layer_number_in_name(joined(m.name, buffers[i].name), layers)});
+  }
+  return out;
+}
+
 bool same_groups(const ProcessGroups& a, const ProcessGroups& b) {
   const auto same = [](const GroupRanks& x, const GroupRanks& y) {
     return x == y || (x != nullptr && y != nullptr && *x == *y);
@@ -53,8 +66,11 @@ auto find_named(Items& items, std::string_view name) {
 
 }  // namespace
 
-TensorDict::TensorDict(std::vector<NamedTensor> items, LayerPrefixMap layers)
-    : items_(std::move(items)), layers_(std::move(layers)) {
+const TensorPtr& BufferPlace::tensor() const { return parent->buffers()[index].tensor; }
+
+TensorDict::TensorDict(std::vector<NamedTensor> items, LayerPrefixMap layers,
+                       std::vector<BufferPlace> buffers)
+    : items_(std::move(items)), layers_(std::move(layers)), buffers_(std::move(buffers)) {
   Digest digest;
   for (std::size_t i = 0; i < items_.size(); ++i) {
     by_name_.try_emplace(items_[i].name, i);
@@ -188,9 +204,12 @@ std::shared_ptr<const TensorDict> get_refit_tensor_dict(Module& module) {
     if (now != module.chunk_caches_) module.refit_tensor_cache_ = nullptr;
     module.chunk_caches_ = std::move(now);
   }
-  if (module.refit_tensor_cache_ == nullptr)
+  if (module.refit_tensor_cache_ == nullptr) {
+    LayerPrefixMap layers = build_layer_module_prefix_map(module);
+    std::vector<BufferPlace> buffers = places_of_buffers(module, layers);
     module.refit_tensor_cache_ = std::make_shared<const TensorDict>(
-        named_refit_tensors(module), build_layer_module_prefix_map(module));
+        named_refit_tensors(module), std::move(layers), std::move(buffers));
+  }
   return module.refit_tensor_cache_;
 }
 

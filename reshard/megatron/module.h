@@ -67,22 +67,37 @@ struct NamedTensor {
   bool is_buffer = false;
 };
 
-/// Tensors by name, in the order of named_refit_tensors(), and the numbers of the module's layers.
+class Module;
+
+/// The place of a persistent buffer in its module. The buffer may be replaced; its place stays.
+struct BufferPlace {
+  Module* parent = nullptr;
+  std::size_t index = 0;  ///< in Module::buffers().
+  std::string resolved_name;
+  const TensorPtr& tensor() const;
+};
+
+/// Tensors by name, in the order of named_refit_tensors(), the places of those that are buffers,
+/// and the numbers of the module's layers.
 class TensorDict {
  public:
-  TensorDict(std::vector<NamedTensor> items, LayerPrefixMap layers);
+  TensorDict(std::vector<NamedTensor> items, LayerPrefixMap layers,
+             std::vector<BufferPlace> buffers);
   TensorDict(const TensorDict&) = delete;
   TensorDict& operator=(const TensorDict&) = delete;
   const std::vector<NamedTensor>& items() const { return items_; }
   /// Null if there is no tensor of this name.
   const TensorPtr* find(std::string_view name) const;
   const LayerPrefixMap& layers() const { return layers_; }
+  /// In the order of named_persistent_buffers(). Valid while the modules live.
+  const std::vector<BufferPlace>& buffers() const { return buffers_; }
   /// Digest of names and layers.
   std::uint64_t digest() const { return digest_; }
 
  private:
   std::vector<NamedTensor> items_;
   LayerPrefixMap layers_;
+  std::vector<BufferPlace> buffers_;
   std::uint64_t digest_ = 0;
   std::unordered_map<std::string_view, std::size_t> by_name_;
 };

@@ -273,8 +273,12 @@ class RefitCalls {
     if (it == context_.plans_.end()) return {};
     cached_ = it->second.get();
     mine.by_operations |= cached_->plan.transform != nullptr;
-    if (persistent_buffer_dtypes(cores_.src) != cached_->source_dtypes) return {};
-    RESHARD_TRY(harmonize_buffer_dtypes(cached_->plan, cores_.src, cores_.tgt, *group_, seconds()));
+    if (digest_of_buffer_dtypes(cores_.src) != cached_->source_dtypes) return {};
+    if (digest_of_buffer_dtypes(cores_.tgt) != cached_->target_dtypes) {
+      RESHARD_TRY(
+          harmonize_buffer_dtypes(cached_->plan, cores_.src, cores_.tgt, *group_, seconds()));
+      cached_->target_dtypes = digest_of_buffer_dtypes(cores_.tgt);
+    }
     mine.has = CallRecord::Has::plan;
     mine.planner = cached_->planner->digest();
     return {};
@@ -314,7 +318,8 @@ class RefitCalls {
     fresh->plan.transform = std::move(kept);
     fresh->planner = std::move(built.planner);
     fresh->ignore = std::move(built.ignore);
-    fresh->source_dtypes = persistent_buffer_dtypes(cores_.src);
+    fresh->source_dtypes = digest_of_buffer_dtypes(cores_.src);
+    fresh->target_dtypes = digest_of_buffer_dtypes(cores_.tgt);
     cached_ = (context_.plans_[key_] = std::move(fresh)).get();
     ++context_.plans_built_;
     return {};

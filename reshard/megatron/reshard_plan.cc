@@ -232,9 +232,8 @@ Result<> execute_reshard_plan(const ReshardPlan& plan, Module* src_module, Modul
 Dtypes persistent_buffer_dtypes(Module* module) {
   Dtypes out;
   if (module == nullptr) return out;
-  const LayerPrefixMap layers = build_layer_module_prefix_map(*module);
-  for (const NamedBuffer& b : named_persistent_buffers(*module))
-    out.try_emplace(resolve_global_layer_number_in_name(b.full_name, layers), b.tensor->view.dtype);
+  for (const BufferPlace& b : get_refit_tensor_dict(*module)->buffers())
+    out.try_emplace(b.resolved_name, b.tensor()->view.dtype);
   return out;
 }
 
@@ -245,13 +244,12 @@ Result<bool> harmonize_buffer_dtypes(ReshardPlan& plan, Module* src_core, Module
         RESHARD_TRY(gathered(persistent_buffer_dtypes(src_core), *group.control, seconds));
   if (tgt_core == nullptr) return false;
   bool replaced = false;
-  const LayerPrefixMap layers = build_layer_module_prefix_map(*tgt_core);
-  for (const NamedBuffer& b : named_persistent_buffers(*tgt_core)) {
-    const auto want =
-        plan.buffer_dtypes->find(resolve_global_layer_number_in_name(b.full_name, layers));
-    if (want == plan.buffer_dtypes->end() || want->second == b.tensor->view.dtype) continue;
-    TensorPtr tensor = RESHARD_TRY(converted(*b.tensor, want->second));
-    RESHARD_TRY(b.parent->replace_buffer(b.name, std::move(tensor)));
+  const auto tensors = get_refit_tensor_dict(*tgt_core);
+  for (const BufferPlace& b : tensors->buffers()) {
+    const auto want = plan.buffer_dtypes->find(b.resolved_name);
+    if (want == plan.buffer_dtypes->end() || want->second == b.tensor()->view.dtype) continue;
+    TensorPtr tensor = RESHARD_TRY(converted(*b.tensor(), want->second));
+    RESHARD_TRY(b.parent->replace_buffer(b.parent->buffers()[b.index].name, std::move(tensor)));
     replaced = true;
   }
   if (replaced) invalidate_refit_tensor_cache(*tgt_core);
