@@ -28,13 +28,12 @@ struct Option {
   /// Values that may follow one mention, which may be repeated: 1, or -1 for any number; 0: one
   /// mention and one value.
   int repeats = 0;
-  bool is_required = false, is_hidden = false;
+  std::string implied = {};  ///< the value of a mention without one; empty: each needs one.
+  bool is_required = false;
   std::string group = {};  ///< the help's heading; empty: "Options".
   std::vector<std::string> needed = {}, excluded = {};
 
   Option& required() { return is_required = true, *this; }
-  /// Not in the help: an old spelling.
-  Option& hidden() { return is_hidden = true, *this; }
   Option& under(std::string heading) { return group = std::move(heading), *this; }
   /// The other option must have been added before.
   Option& needs(std::string other) { return needed.push_back(std::move(other)), *this; }

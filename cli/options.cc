@@ -35,7 +35,8 @@ class HelpFormatter : public CLI::Formatter {
   /// The text between an option's name and its description.
   std::string make_option_opts(const CLI::Option* option) const override {
     std::string text;
-    if (!option->get_type_name().empty()) text += " " + option->get_type_name();
+    const std::string type = option->get_type_name();
+    if (!type.empty()) text += (type[0] == '[' ? "" : " ") + type;
     if (option->get_expected_max() == CLI::detail::expected_max_vector_size) text += "...";
     return text;
   }
@@ -93,7 +94,7 @@ class CommandLine {
     for (const Option& option : spec.options.all()) {
       CLI::Option* added = add(sub, option);
       if (option.is_required) added->required();
-      if (option.is_hidden || !option.group.empty()) added->group(option.group);
+      if (!option.group.empty()) added->group(option.group);
       for (const std::string& other : option.needed) added->needs(sub.get_option(other));
       for (const std::string& other : option.excluded) added->excludes(sub.get_option(other));
     }
@@ -113,7 +114,7 @@ class CommandLine {
       if (const auto right = option.set(value); !right)
         throw CLI::ValidationError(option.name, right.error().message);
     };
-    if (option.repeats == 0)
+    if (option.repeats == 0 && option.implied.empty())
       return app.add_option_function<std::string>(option.name, set, option.help)
           ->type_name(option.type);
     const auto set_all = [set](const std::vector<std::string>& values) {
@@ -122,7 +123,8 @@ class CommandLine {
     return app.add_option_function<std::vector<std::string>>(option.name, set_all, option.help)
         ->type_name(option.type)
         ->type_size(1)
-        ->expected(1, option.repeats)
+        ->default_str(option.implied)
+        ->expected(option.implied.empty() ? 1 : 0, option.implied.empty() ? option.repeats : 1)
         ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
   }
 
@@ -177,7 +179,7 @@ class CommandLine {
     for (const CommandSpec& spec : specs_)
       if (spec.name == chosen())
         for (const Option& option : spec.options.all())
-          if (!option.is_hidden && option.name.starts_with("--")) names.push_back(option.name);
+          if (option.name.starts_with("--")) names.push_back(option.name);
     return names;
   }
 

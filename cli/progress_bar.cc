@@ -48,8 +48,7 @@ std::string progress_text(const ProgressState& s, int columns) {
   if (s.moved > 0 && s.seconds > 0) {
     speed = "  " + rate(s.moved, s.seconds);
     const auto rest = static_cast<double>(std::max<Index>(0, s.total - s.done));
-    left = fmt::format("  {} left",
-                       human_seconds(s.seconds * rest / static_cast<double>(s.moved)));
+    left = fmt::format("  {} left", human_seconds(s.seconds * rest / static_cast<double>(s.moved)));
   }
   // What tells least goes first.
   const std::string candidates[] = {

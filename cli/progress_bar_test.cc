@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Protects: a line of progress fits the terminal, its rate is of this run, and a log gets a line now
-// and then.
+// Protects: a line of progress fits the terminal, its rate is of this run, and a log gets a line
+// now and then.
 #include "cli/progress_bar.h"
 
 #include <gtest/gtest.h>
@@ -105,7 +105,9 @@ TEST(ProgressBar, a_log_gets_a_line_each_half_minute) {
 TEST(ProgressBar, short_work_says_nothing) {
   for (const bool terminal : {true, false}) {
     Shown shown(terminal);
-    { ProgressBar(shown.place()).progress()("write", kGb, kGb); }
+    {
+      ProgressBar(shown.place()).progress()("write", kGb, kGb);
+    }
     EXPECT_EQ(shown.text(), "");
   }
 }

@@ -135,8 +135,9 @@ Result<int> run(const RunArguments& a, const std::optional<Spawned>& spawned) {
   const LayoutPair pair =
       RESHARD_TRY(make_layout_pair(model, a.from, a.to, {.only = a.only, .filled = true}));
   if (a.gpu && a.check_fingerprints && pair.quantises())
-    RESHARD_TRY(refuse("--check-fingerprints",
-                       "a refit on a GPU that quantises has no session that could; use --verify"));
+    RESHARD_TRY(refuse("--verify=fingerprints",
+                       "a refit on a GPU that quantises has no session that could; use "
+                       "--verify=bytes"));
   std::vector<ConversionRow> conversions;
   if (pair.quantises()) conversions = RESHARD_TRY(conversion_rows(pair, a.convert));
   const RunJob job{a, model, pair, std::move(conversions), 1, {}, 0};

@@ -40,6 +40,20 @@ Result<> check_transport(const std::string& text) {
       fmt::format("'{}' must be inproc, shm, mpi, gloo or ucx; or nccl or nvshmem for GPUs", text));
 }
 
+void add_verify(OptionList& options, RunArguments& a) {
+  options
+      .value("--verify", "[=HOW]",
+             "bytes: verify every byte afterwards, the default; fingerprints: compare fingerprints "
+             "before each version is committed; may be given for both",
+             [&a](const std::string& text) -> Result<> {
+               if (text == "bytes") return a.verify = true, Result<>();
+               if (text == "fingerprints") return a.check_fingerprints = true, Result<>();
+               return fail(Code::invalid_argument,
+                           fmt::format("'{}' must be bytes or fingerprints", text));
+             })
+      .implied = "bytes";
+}
+
 void add_session(OptionList& options, RunArguments& a) {
   options.choice<ConversionSide>(
       "--convert", a.convert,
@@ -50,9 +64,6 @@ void add_session(OptionList& options, RunArguments& a) {
                             {{"in-place", Buffering::in_place}, {"doubled", Buffering::doubled}},
                             "in-place: overwrite targets, which are torn meanwhile; doubled: write "
                             "a second copy, then swap; default in-place");
-  options.flag("--check-fingerprints", a.check_fingerprints,
-               "compare fingerprints before each version is committed");
-  options.flag("--prove", a.check_fingerprints, "").hidden();
 }
 
 void add_processes(OptionList& options, RunArguments& a) {
@@ -157,7 +168,7 @@ CommandSpec run_spec() {
   add_what_moves(options, *a);
   options.number<Index>("--repeat", a->repeat, 1, 1'000'000,
                         "number of refits, as versions 1, 2, ...; default 3");
-  options.flag("--verify", a->verify, "verify every byte afterwards");
+  add_verify(options, *a);
   options.flag("--json", a->json, "print one JSON object");
   options.value(
       "--device", "D",

@@ -107,7 +107,8 @@ std::string phases_text(const RunJob& job, const RefitRuns& runs, const SessionF
       fmt::format("  at most {} waiting for the first bytes, {} moving ({}), {} waiting for others",
                   human_seconds(p.wait), human_seconds(p.move), rate(runs.bytes, p.move),
                   human_seconds(p.finish));
-  if (job.arguments.check_fingerprints) text += fmt::format("; {} proving", human_seconds(p.check));
+  if (job.arguments.check_fingerprints)
+    text += fmt::format("; {} comparing fingerprints", human_seconds(p.check));
   return text + "\n";
 }
 

@@ -88,11 +88,12 @@ class ThreadRun {
 Result<Outcome> run_threads(const RunJob& job, const RankWeights& weights, TargetVersion& version) {
   const int world = world_of(*job.pair.planner);
   if (world > kMaxThreadRanks)
-    return fail(Code::unsupported,
-                fmt::format("{0} ranks need {0} threads, and at most {1} are possible; use fewer "
-                            "ranks, or leave out "
-                            "--path message, --buffering doubled, --check-fingerprints and --trace",
-                            world, kMaxThreadRanks));
+    return fail(
+        Code::unsupported,
+        fmt::format("{0} ranks need {0} threads, and at most {1} are possible; use fewer "
+                    "ranks, or leave out "
+                    "--path message, --buffering doubled, --verify=fingerprints and --trace",
+                    world, kMaxThreadRanks));
   return ThreadRun(job, weights, RESHARD_TRY(InprocGroup::create(world))).run(version);
 }
 

@@ -88,15 +88,15 @@ class OnAnEmulatedGpu(unittest.TestCase):
         self.assertIn(" on emulated GPU", done.stdout)
 
     def test_fingerprints_of_what_is_quantised_are_refused(self):
-        done = self.run_on("cuda", "--from", "hf", "--to", "vllm:tp=2,quant=mxfp8", "--check-fingerprints")
+        done = self.run_on("cuda", "--from", "hf", "--to", "vllm:tp=2,quant=mxfp8", "--verify=fingerprints")
         self.assertEqual((done.returncode, done.stdout), (2, ""))
-        self.assertRegex(done.stderr, "^reshard: --check-fingerprints: .*use --verify\n$")
+        self.assertRegex(done.stderr, "^reshard: --verify=fingerprints: .*use --verify=bytes\n$")
 
     def test_it_compares_fingerprints_on_the_gpu(self):
-        done = self.run_on("cuda", "--check-fingerprints", "--json")
+        done = self.run_on("cuda", "--verify=fingerprints", "--json")
         self.assertEqual((done.returncode, done.stderr), (0, ""))
         self.assertGreater(json.loads(done.stdout)["check_seconds"], 0)
-        done = self.run_on("cuda", "--check-fingerprints")
+        done = self.run_on("cuda", "--verify=fingerprints")
         self.assertIn("fingerprints of both sides agree after each run", done.stdout)
 
     def test_it_quantises_and_dequantises(self):
@@ -113,7 +113,7 @@ class OnAnEmulatedGpu(unittest.TestCase):
         for gpu, options in (
             ("cuda", ()),
             ("cuda:1", ()),
-            ("cuda", ("--path", "message", "--check-fingerprints", "--buffering", "doubled")),
+            ("cuda", ("--path", "message", "--verify=fingerprints", "--buffering", "doubled")),
             ("cuda", ("--from", "megatron:ep=2", "--to", "vllm:tp=2,quant=mxfp8")),
         ):
             with self.subTest(gpu=gpu, options=options):

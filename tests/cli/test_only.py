@@ -11,7 +11,7 @@ CONFIG = program.MOE | {"hidden_size": 256, "moe_intermediate_size": 128, "num_h
 EXPERTS = "model.layers.#.mlp.experts.*"
 WAYS = (
     (),
-    ("--path", "message", "--check-fingerprints"),
+    ("--path", "message", "--verify=fingerprints"),
     ("--buffering", "doubled"),
     ("--transport", "shm", "--spawn"),
 )

@@ -124,8 +124,8 @@ class Programs(processes.ProcessTest):
         for change, name, its, mine in (
             ({"--transport": "gloo"}, "--transport", "gloo", "shm"),
             ({"--repeat": 5}, "--repeat", "5", "2"),
-            ({"--verify": None}, "--verify", "on", "off"),
-            ({"--check-fingerprints": None}, "--check-fingerprints", "on", "off"),
+            ({"--verify": None}, "--verify=bytes", "on", "off"),
+            ({"--verify=fingerprints": None}, "--verify=fingerprints", "on", "off"),
             ({"--path": "message"}, "--path", "message", "auto"),
             ({"--trace": self.d / "trace.json"}, "--trace", "on", "off"),
             ({"--convert": "sender"}, "--convert", "sender", "receiver"),

@@ -116,7 +116,7 @@ class OneProcess(QuantisedTest):
                 with self.subTest(f"{source}, {path}"):
                     said = self.proved(
                         "run", "--model", model, "--from", source, "--to", target, "--repeat", 2,
-                        "--check-fingerprints", "--path", path,
+                        "--verify=fingerprints", "--path", path,
                     )  # fmt: skip
                     self.assertIn("requantise", self.routes(said))
 
@@ -128,7 +128,7 @@ class OneProcess(QuantisedTest):
                 with self.subTest(f"{target}, {path}"):
                     self.proved(
                         "run", "--model", config, "--from", "hf:quant=fp8_block", "--to", target,
-                        "--check-fingerprints", "--path", path,
+                        "--verify=fingerprints", "--path", path,
                     )  # fmt: skip
 
     def test_paths_copies_and_proofs(self):
@@ -140,7 +140,7 @@ class OneProcess(QuantisedTest):
                 for buffering in ("in-place", "doubled"):
                     with self.subTest(f"{target}, {path}, {buffering}"):
                         said = self.proved(
-                            *self.pair(source, target, repeat=3), "--path", path, "--check-fingerprints",
+                            *self.pair(source, target, repeat=3), "--path", path, "--verify=fingerprints",
                             "--buffering", buffering, path=path, version=3,
                         )  # fmt: skip
                         self.assertGreater(said["phases"]["check"], 0)
@@ -227,7 +227,7 @@ class OverProcesses(QuantisedTest):
         for ranks, source, target in LAYOUTS:
             with self.subTest(f"{source} to {target}"):
                 self.proved(
-                    *self.pair(source, target), "--check-fingerprints", "--transport", transport,
+                    *self.pair(source, target), "--verify=fingerprints", "--transport", transport,
                     *(() if before else ("--spawn",)),
                     before=processes.mpirun(before, ranks) if before else (),
                     processes=ranks, transport=transport, version=2,
@@ -304,7 +304,7 @@ class Faults(QuantisedTest):
                 with self.subTest(f"rank {rank} at {point}"):
                     start = time.monotonic()
                     code, out, err = self.run_all(
-                        *self.pair("megatron:tp=2", "vllm:tp=1,offset=2,quant=mxfp8"), "--check-fingerprints",
+                        *self.pair("megatron:tp=2", "vllm:tp=1,offset=2,quant=mxfp8"), "--verify=fingerprints",
                         "--verify", "--json", "--transport", transport, "--spawn", "--deadline", 30,
                         env={"RESHARD_TEST_KILL": f"rank={rank},at={point}"},
                     )  # fmt: skip

@@ -73,12 +73,22 @@ class Reports(unittest.TestCase):
             with self.subTest(command):
                 self.golden(f"help_{command}.txt", program.done(command, "--help"))
 
-    def test_old_spellings_work_and_are_not_in_the_help(self):
-        self.assertNotIn("--prove", program.done("run", "--help"))
+    def test_a_run_is_verified_in_one_way_in_the_other_or_in_both(self):
         refit = (*REFIT, "--repeat", 1)
-        report = json.loads(program.done("run", *refit, "--prove", "--json"))
-        self.assertEqual(report["path"], "direct")  # of a session: a plain run has none
-        self.assertNotIn("path", json.loads(program.done("run", *refit, "--json")))
+        for options, fingerprints, verified in (
+            ((), False, None),
+            (("--verify",), False, True),
+            (("--verify=bytes",), False, True),
+            (("--verify=fingerprints",), True, None),
+            (("--verify", "fingerprints", "--verify"), True, True),
+        ):
+            with self.subTest(options):
+                report = json.loads(program.done("run", *refit, *options, "--json"))
+                self.assertEqual(report.get("path"), "direct" if fingerprints else None)  # of a session
+                self.assertEqual(report["verified"], verified)
+        refused = program.run("run", *refit, "--verify=everything")
+        self.assertEqual(refused.returncode, 2)
+        self.assertIn("--verify: 'everything' must be bytes or fingerprints", refused.stderr)
 
     def test_version(self):
         self.assertRegex(program.done("--version"), r"^reshard \d+\.\d+\.\d+\n$")

@@ -128,7 +128,7 @@ class Trace(processes.ProcessTest):
         self.check(report, trace)
 
     def test_has_what_is_verified(self):
-        report, trace = self.traced("--check-fingerprints", "--path", "message")
+        report, trace = self.traced("--verify=fingerprints", "--path", "message")
         names = {e["name"] for e in trace["traceEvents"] if e.get("cat") == "phase"}
         self.assertEqual(names, {"begin", "transfer", "check", "commit"})
 

@@ -34,7 +34,7 @@ GRACE_SECONDS = 20
 MODEL = pathlib.Path(__file__).resolve().parent.parent.parent / "examples" / "configs" / "demo-moe.json"
 FROM = "megatron:tp=2"
 TARGETS = ("vllm:tp=2,offset=2", "vllm:tp=2,offset=2,quant=fp8_channel")
-WORK = ["--repeat", "3", "--check-fingerprints", "--verify", "--json"]
+WORK = ["--repeat", "3", "--verify=fingerprints", "--verify", "--json"]
 LAUNCHERS = {
   "openmpi": ["mpirun.openmpi", "--allow-run-as-root", "--oversubscribe", "--bind-to", "none"],
   "mpich": ["mpirun.mpich"],

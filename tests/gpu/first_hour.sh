@@ -84,11 +84,11 @@ processes() {
   local refit="bin/reshard run --model demo-moe --spawn --verify"
   local both="--device cuda:0 --from megatron:ep=2 --to vllm:tp=2"
   ask 60 $refit $both --transport shm
-  ask 60 $refit $both --transport shm --path message --check-fingerprints
+  ask 60 $refit $both --transport shm --path message --verify=fingerprints
   ask 60 $refit --device cuda:0 --from megatron:ep=2 --to vllm:tp=2,quant=mxfp8 --transport shm
   finds nvshmem || return 0
   ask 60 $refit --device cuda:0 --from megatron:tp=1 --to vllm:tp=1 --transport nvshmem
-  ask 60 $refit --device cuda --from megatron:ep=2 --to vllm:tp=2 --transport nvshmem --check-fingerprints
+  ask 60 $refit --device cuda --from megatron:ep=2 --to vllm:tp=2 --transport nvshmem --verify=fingerprints
   ask 60 $refit --device cuda --from megatron:ep=2 --to vllm:tp=2 --transport nvshmem --path message
   ask 60 $refit --device cuda --from megatron:ep=2 --to vllm:tp=2,quant=mxfp8 --transport nvshmem
 }
@@ -97,7 +97,7 @@ processes() {
 #   refits_over <transport> [VARIABLE=VALUE ...]
 refits_over() {
   local refit="bin/reshard run --model demo-moe --spawn --verify --device cuda --path message --transport $1"
-  ask 60 env "${@:2}" $refit --from megatron:ep=2 --to vllm:tp=2 --check-fingerprints
+  ask 60 env "${@:2}" $refit --from megatron:ep=2 --to vllm:tp=2 --verify=fingerprints
   ask 60 env "${@:2}" $refit --from megatron:ep=2 --to vllm:tp=2,quant=mxfp8
   ask 60 env "${@:2}" $refit --from megatron:ep=4 --to vllm:tp=4
 }
