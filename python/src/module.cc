@@ -11,6 +11,7 @@ void bind_model(nb::module_& m);
 void bind_local_tensors(nb::module_& m);
 void bind_layout(nb::module_& m);
 void bind_explicit_layout(nb::module_& m);
+void bind_full_tensors(nb::module_& m);
 void bind_layout_builder(nb::module_& m);
 void bind_rank_plans(nb::module_& m);
 void bind_plan(nb::module_& m);
@@ -43,6 +44,7 @@ NB_MODULE(_core, m) {
   bind_local_tensors(m);
   bind_layout(m);
   bind_explicit_layout(m);
+  bind_full_tensors(m);
   bind_layout_builder(m);
   bind_rank_plans(m);
   bind_plan(m);

@@ -10,7 +10,6 @@ from torch.distributed.tensor import Replicate, Shard
 from torch.distributed.tensor.placement_types import _StridedShard
 
 import reshard
-from reshard.live._parts import Held, Whole, composed
 from reshard.live._placements import runs_of, shards_of
 
 SIZE = 4
@@ -84,25 +83,3 @@ def test_two_sides_of_one_group_each_describe_themselves(processes):
 def test_runs_of_placements(placements, mesh, extent, at, runs):
   (shards,) = shards_of(placements, mesh, 1)
   assert runs_of(extent, shards, at) == runs
-
-
-@pytest.mark.parametrize("run", [(0, 6), (2, 6), (1, 4), (3, 4), (5, 6)])
-def test_a_cut_through_two_dimensions_that_are_one(run):
-  """A weight [2, 3, 2] that a module stores as [2, 6]."""
-  whole = Whole.of_weight(0, (2, 3, 2), (2, 6))
-  local = composed(Held("x", "x", "F32", (2, 6), (((0, 2),), (run,))), whole, ["F32"])
-  placed = local.placed()
-  size = run[1] - run[0]
-  found = {}
-  for part in placed.parts:
-    for i in range(part.begin[0], part.end[0]):
-      for j in range(part.begin[1], part.end[1]):
-        for k in range(part.begin[2], part.end[2]):
-          at = list(part.at)
-          for dim, step, index, first in zip(part.dims, part.steps, (i, j, k), part.begin, strict=True):
-            at[dim] += step * (index - first)
-          flat = 0
-          for here, extent in zip(at, placed.index_shape, strict=True):
-            flat = flat * extent + here
-          found[flat] = i * 6 + j * 2 + k
-  assert found == {row * size + column: row * 6 + run[0] + column for row in range(2) for column in range(size)}

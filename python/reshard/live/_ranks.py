@@ -3,15 +3,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from functools import partial
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import reshard
 from reshard import _core
-from reshard.live._parts import Held, Whole, composed
-from reshard.tracing import _text, _weights
-from reshard.tracing._types import Local, RankTrace, Weight, safetensors_name, torch_dtype
+from reshard.live._parts import Held
+from reshard.tracing._types import torch_dtype
 
 Ranks = dict[int, list[Held]]
 
@@ -26,28 +24,10 @@ class FullTensors:
 
   def __init__(self, model: _core.Model | None, layouts: Iterable[_core.Layout] = ()) -> None:
     self.model = model
-    self._weights: list[Weight] = []
-    self._sources: dict[str, Callable[[], Whole]] = {}
-    self._made: dict[str, Whole] = {}
-    if model is None:
-      return
-    self._weights = _weights.of_model(model)
-    numbers = {weight.name: i for i, weight in enumerate(self._weights)}
-    for layout in layouts:
-      for tensor in layout.local(layout.ranks[0]):
-        self._sources.setdefault(tensor.name, partial(Whole.of_local, tensor, numbers))
-    for i, weight in enumerate(self._weights):
-      self._sources.setdefault(
-        weight.name, partial(Whole.of_weight, i, weight.index_shape, weight.shape)
-      )
+    self._known = None if model is None else _core.FullTensors(model, list(layouts))
 
   def __contains__(self, name: str) -> bool:
-    return name in self._sources
-
-  def __getitem__(self, name: str) -> Whole:
-    if name not in self._made:
-      self._made[name] = self._sources[name]()
-    return self._made[name]
+    return self._known is not None and name in self._known
 
   def layout(self, name: str, ranks: Ranks, hint: str) -> _core.Layout:
     """The layout in which the ranks hold this.
@@ -55,26 +35,13 @@ class FullTensors:
     Raises NotFoundError for a full tensor that the model lacks (`hint` says what to do then),
     InvalidArgumentError for one of another shape.
     """
-    if self.model is None:
+    if self._known is None:
       return _own(name, ranks).layout(name, ranks, hint)
-    stored = [safetensors_name(weight.dtype) for weight in self._weights]
-    known: dict[Held, Local] = {}
-    traces = {rank: RankTrace({}, {}) for rank in sorted(ranks)}
-    for rank, here in sorted(ranks.items()):
-      for held in here:
-        if held not in known:
-          known[held] = composed(held, self._find(held, rank, hint), stored)
-        traces[rank].locals[held.name] = known[held]
-    return _core.explicit_layout(_text.layout_text(name, self._weights, traces), self.model)
-
-  def _find(self, held: Held, rank: int, hint: str) -> Whole:
-    if held.whole not in self:
-      also = "" if held.whole == held.name else f" (local name '{held.name}')"
-      raise reshard.NotFoundError(
-        f"rank {rank}: the model '{self.model.name if self.model else ''}' has no tensor "
-        f"'{held.whole}'{also}; {hint}"
-      )
-    return self[held.whole]
+    said = [
+      (rank, [(h.name, h.whole, h.dtype, h.shape, h.runs) for h in here])
+      for rank, here in sorted(ranks.items())
+    ]
+    return self._known.layout(name, said, hint)
 
 
 def _own(name: str, ranks: Ranks) -> FullTensors:
