@@ -9,6 +9,7 @@
 #include <optional>
 #include <utility>
 
+#include "reshard/cuda/device.h"
 #include "reshard/exec/agreement.h"
 #include "reshard/model/families.h"
 
@@ -40,16 +41,31 @@ Result<std::shared_ptr<const ModelLayout>> layout_of(
       RESHARD_TRY(dtensor_layout(side, model, meshes, placed)));
 }
 
+std::string where_is(const std::shared_ptr<const cuda::Device>& device) {
+  return device == nullptr ? "the host" : fmt::format("GPU {}", device->ordinal());
+}
+
 /// Binds this rank's shards. Errors: a shard of another size than the layout says, or that is
-/// missing; memory on a rank that is not in the mesh.
+/// missing; memory on a rank that is not in the mesh; shards on several devices.
 Result<> bind(RankBuffers& buffers, TensorSide TensorTransfer::* part,
               std::span<const TensorTransfer> transfers, Rank me) {
   std::vector<bool> has(transfers.size(), false);
+  std::optional<std::size_t> first;  // whose memory says the device
   const ModelLayout& layout = buffers.layout();
   for (const SlotId slot : layout.slots_of(me)) {
     const auto tensor = layout.model().find(layout.slot(slot).name)->index();
     has[tensor] = true;
-    RESHARD_TRY(buffers.bind(me, slot, (transfers[tensor].*part).local));
+    const TensorSide& side = transfers[tensor].*part;
+    RESHARD_TRY(buffers.bind(me, slot, side.local));
+    if (side.local.empty()) continue;
+    if (!first) first = tensor;
+    const auto &there = (transfers[*first].*part).device, &here = side.device;
+    if (where_is(here) != where_is(there))
+      return fail(Code::invalid_argument,
+                  fmt::format("{}: {} is on {}, but that of {} on {}",
+                              name_of(transfers[tensor], tensor), buffers.layout().name(),
+                              where_is(here), name_of(transfers[*first], *first), where_is(there)));
+    if (first == tensor && here != nullptr) buffers.set_device(here);
   }
   for (std::size_t i = 0; i < transfers.size(); ++i) {
     const std::size_t bytes = (transfers[i].*part).local.size();

@@ -25,6 +25,9 @@ struct TensorSide {
   /// This rank's shard: local_shape() elements, row-major, without gaps. Borrowed. Empty if the
   /// rank is not in the mesh, or if its shard has no elements.
   std::span<std::byte> local = {};
+  /// The GPU that has `local`; null: the host. One for all tensors that a rank has of a side. They
+  /// are read and written after the work of its legacy default stream.
+  std::shared_ptr<const cuda::Device> device = nullptr;
 };
 
 /// The arguments of one xferdtensor(). F32, BF16 and F16 are converted to the target's dtype;

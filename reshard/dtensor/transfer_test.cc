@@ -10,6 +10,8 @@
 #include <cstring>
 #include <numeric>
 
+#include "reshard/cuda/gpu_testutil.h"
+#include "reshard/cuda/memory.h"
 #include "reshard/transport/inproc/inproc.h"
 #include "reshard/transport/testing/conformance_ranks_testutil.h"
 
@@ -182,6 +184,48 @@ TEST(TensorTransfer, converts_to_the_dtype_of_the_target) {
     if (ends.rank() == Rank(1)) {
       EXPECT_EQ(target, want);
     }
+  });
+}
+
+TEST(TensorTransfer, moves_tensors_of_a_gpu) {
+  on_all(4, [](RankEnds& ends) {
+    const auto gpu = cuda::gpu_under_test();
+    TensorTransfer t = rows_to_columns();
+    const auto source = expected(t.shape, t.source, ends.rank());
+    const auto want = expected(t.shape, t.target, ends.rank());
+    const cuda::Buffer memory = cuda::Buffer::on_device(gpu, 48).value();
+    const std::span<std::byte> on_gpu(memory.data(), 48);
+    if (source) {
+      cuda::write_to_gpu(gpu, memory.data(), std::as_bytes(std::span(*source)));
+      t.source.local = on_gpu;
+      t.source.device = gpu;
+    } else {
+      t.target.local = on_gpu;
+      t.target.device = gpu;
+    }
+    ASSERT_EQ(outcome(xferdtensor(t, *ends.transport, *ends.control)), "");
+    if (!want) return;
+    const auto bytes_there = cuda::read_from_gpu(gpu, memory.data(), 48);
+    EXPECT_EQ(std::memcmp(bytes_there.data(), want->data(), 48), 0);
+  });
+}
+
+TEST(TensorTransfer, takes_one_device_for_the_tensors_of_a_side) {
+  on_all(1, [](RankEnds& ends) {
+    const auto gpu = cuda::gpu_under_test();
+    const cuda::Buffer memory = cuda::Buffer::on_device(gpu, 16).value();
+    std::vector<float> host(4), target(8);
+    std::vector<TensorTransfer> transfers(2);
+    for (std::size_t i = 0; i < 2; ++i) {
+      transfers[i].shape = {4};
+      transfers[i].source = {mesh_of({1}), {kReplicate}, DType::f32, bytes(host)};
+      transfers[i].target = {
+          mesh_of({1}), {kReplicate}, DType::f32, bytes(target).subspan(16 * i, 16)};
+    }
+    transfers[1].source.local = {memory.data(), 16};
+    transfers[1].source.device = gpu;
+    EXPECT_THAT(outcome(xferdtensors(transfers, *ends.transport, *ends.control)),
+                HasSubstr("tensor 1: source is on GPU 0, but that of tensor 0 on the host"));
   });
 }
 
