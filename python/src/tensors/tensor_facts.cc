@@ -13,7 +13,7 @@ class TensorFacts {
   explicit TensorFacts(const nb::typed<nb::sequence, nb::object>& tensors) {
     TypeFacts types;
     views_.reserve(nb::len(tensors));
-    for (const nb::handle tensor : tensors) views_.push_back(look(tensor, types));
+    for (const nb::handle tensor : tensors) views_.push_back(look(tensor, types, true));
   }
 
   bool same(const nb::typed<nb::sequence, nb::object>& tensors) const {
@@ -21,14 +21,15 @@ class TensorFacts {
     TypeFacts types;
     std::size_t i = 0;
     for (const nb::handle tensor : tensors)
-      if (!look(tensor, types).same_as(views_[i++])) return false;
+      if (!look(tensor, types, false).same_as(views_[i++])) return false;
     return true;
   }
 
  private:
-  static TensorView look(nb::handle tensor, TypeFacts& types) {
+  static TensorView look(nb::handle tensor, TypeFacts& types, bool checks) {
     LookOptions options;
     options.types = &types;
+    options.checks = checks;
     return PinnedTensor::look(tensor, {}, options);
   }
 

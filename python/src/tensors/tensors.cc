@@ -301,7 +301,7 @@ struct Look {
 
 Look look_at(nb::handle object, bool keep, const LookOptions& options, const TypeFacts& facts) {
   if (auto view = look_by_table(object, facts)) {
-    if (facts.has_storage) check_of_torch(object, *view);
+    if (facts.has_storage && options.checks) check_of_torch(object, *view);
     return {*view, {}};
   }
   std::string why;
@@ -314,7 +314,7 @@ Look look_at(nb::handle object, bool keep, const LookOptions& options, const Typ
   try {
     if (const nb::object capsule = export_dlpack(object, options); capsule.is_valid()) {
       const TensorView view = view_of_capsule(capsule, object);
-      if (facts.has_storage) check_of_torch(object, view);
+      if (facts.has_storage && options.checks) check_of_torch(object, view);
       return {view, keep ? capsule : nb::object()};
     }
   } catch (Unseen& unseen) {

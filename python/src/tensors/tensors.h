@@ -67,6 +67,9 @@ struct LookOptions {
   /// DLPack counts streams.
   std::int64_t stream = 1;
   TypeFacts* types = nullptr;  ///< used by looks that follow each other; null: none do.
+  /// False: only where the memory is and what it holds, not whether it may be used. For whoever
+  /// compares two looks; the look before each refit checks.
+  bool checks = true;
 };
 
 /// A tensor that is kept alive for as long as its memory is used, and can be looked at again.
