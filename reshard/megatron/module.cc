@@ -204,11 +204,13 @@ std::shared_ptr<const TensorDict> get_refit_tensor_dict(Module& module) {
     if (now != module.chunk_caches_) module.refit_tensor_cache_ = nullptr;
     module.chunk_caches_ = std::move(now);
   }
-  if (module.refit_tensor_cache_ == nullptr) {
+  // It knows the addresses of modules, of which only the root can have moved.
+  if (module.refit_tensor_cache_ == nullptr || module.cached_at_ != &module) {
     LayerPrefixMap layers = build_layer_module_prefix_map(module);
     std::vector<BufferPlace> buffers = places_of_buffers(module, layers);
     module.refit_tensor_cache_ = std::make_shared<const TensorDict>(
         named_refit_tensors(module), std::move(layers), std::move(buffers));
+    module.cached_at_ = &module;
   }
   return module.refit_tensor_cache_;
 }

@@ -168,6 +168,7 @@ class Module {
   std::vector<NamedTensor> parameters_;
   std::vector<Buffer> buffers_;
   std::shared_ptr<const TensorDict> refit_tensor_cache_;
+  const Module* cached_at_ = nullptr;  ///< this module's address when it was cached.
   /// The chunks' dicts that refit_tensor_cache_ was made from, if this is a chunk list.
   std::vector<std::shared_ptr<const TensorDict>> chunk_caches_;
   std::vector<std::uint64_t> chunk_ids_;  ///< of a chunk list: the id() of each chunk.
@@ -199,7 +200,8 @@ std::vector<NamedBuffer> named_persistent_buffers(Module& module);
 std::vector<NamedTensor> named_refit_tensors(Module& module);
 
 /// The same by name. Made by the first call and cached on the module: later calls return the same
-/// pointer until invalidate_refit_tensor_cache(). Call that after replacing a buffer.
+/// pointer until invalidate_refit_tensor_cache(), or until the module is moved. Call that after
+/// replacing a buffer, or a part of the tree.
 std::shared_ptr<const TensorDict> get_refit_tensor_dict(Module& module);
 void invalidate_refit_tensor_cache(Module& module);
 

@@ -98,6 +98,18 @@ TEST(Module, a_replaced_buffer_is_seen_after_invalidate_refit_tensor_cache) {
   EXPECT_EQ(*get_refit_tensor_dict(m)->find(name), fresh);
 }
 
+TEST(Module, a_module_that_was_moved_knows_its_own_buffers) {
+  auto first = std::make_unique<Module>();
+  EXPECT_TRUE(first->register_buffer("bias", view({4})));
+  EXPECT_EQ(get_refit_tensor_dict(*first)->buffers().front().parent, first.get());
+  Module second = std::move(*first);
+  first.reset();
+  const auto tensors = get_refit_tensor_dict(second);
+  ASSERT_EQ(tensors->buffers().size(), 1U);
+  EXPECT_EQ(tensors->buffers().front().parent, &second);
+  EXPECT_EQ(tensors->buffers().front().tensor(), second.buffer("bias"));
+}
+
 TEST(Module, members_need_names_of_their_own_and_memory_without_gaps) {
   Module m = small_model();
   EXPECT_FALSE(m.register_parameter("embedding", view({2})));
