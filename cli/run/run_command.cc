@@ -126,7 +126,7 @@ Result<int> run_as_rank(RunJob job, const std::optional<Spawned>& spawned) {
   job.threads = job.arguments.threads > 0 ? wanted : std::max(1, wanted / place.program);
   place.join.settings = common_settings(job);
   if (place.join.rank == place.first) summarise(job);
-  return run_rank(job, place);
+  return run_rank(job, std::move(place));
 }
 
 Result<int> run(const RunArguments& a, const std::optional<Spawned>& spawned) {

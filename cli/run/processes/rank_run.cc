@@ -26,7 +26,7 @@ constexpr std::chrono::seconds kParting{2};
 
 class RankRun {
  public:
-  RankRun(const RunJob& job, const RankPlace& place, TestKill kill)
+  RankRun(const RunJob& job, RankPlace& place, TestKill kill)
       : job_(job), place_(place), kill_(kill), me_(place.join.rank) {}
 
   Result<int> live() {
@@ -36,6 +36,7 @@ class RankRun {
     RendezvousOptions how = place_.join;
     how.gives_up = [] { return interrupted() ? interruption().message : ""; };
     auto joined = join(how);
+    place_.listener = FileDescriptor();  // whoever comes later is refused
     if (!joined && place_.spawned && interrupted())
       return tl::unexpected(Error{
           Code::aborted, fmt::format("rank {} aborted: {}", me_.value(), joined.error().message)});
@@ -144,7 +145,7 @@ class RankRun {
   }
 
   const RunJob& job_;
-  const RankPlace& place_;
+  RankPlace& place_;
   TestKill kill_;
   Rank me_;
   RankWeights weights_;
@@ -159,7 +160,7 @@ class RankRun {
 
 }  // namespace
 
-Result<int> run_rank(const RunJob& job, const RankPlace& place) {
+Result<int> run_rank(const RunJob& job, RankPlace place) {
   const TestKill kill = RESHARD_TRY(TestKill::of_environment(place.join.rank));
   return RankRun(job, place, kill).live();
 }

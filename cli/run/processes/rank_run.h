@@ -11,6 +11,6 @@ namespace reshard::cli {
 /// if the run fails, the first that is alive, or the parent that started them, prints one line.
 ///
 /// Only the first process needs `job.plan`. Errors: those from before the group exists.
-Result<int> run_rank(const RunJob& job, const RankPlace& place);
+Result<int> run_rank(const RunJob& job, RankPlace place);
 
 }  // namespace reshard::cli
