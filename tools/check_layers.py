@@ -34,7 +34,7 @@ TOP_ROOMS = {"io", "refit", "megatron", "dtensor", "convert", "gpu_transport"}
 ABOVE = {"convert": {"io", "refit"}, "megatron": {"refit"}, "dtensor": {"refit"}}
 # A program that has two types of one name on purpose.
 TWO_TYPES = "tests/one_definition/example/"
-# For users: they include any room, and no room includes them.
+# Headers for users: they may include any room, and no room may include them.
 FRONT_DOORS = ("reshard/reshard.h", "reshard/megatron.h", "reshard/dtensor.h")
 
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Layouts of parts of full tensors, which live ranks report.
+// Binds FullTensors: the layout of the parts of full tensors that live ranks report.
 #include "reshard/model/reported/full_tensors.h"
 
 #include <fmt/format.h>

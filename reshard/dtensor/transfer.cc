@@ -11,13 +11,11 @@
 
 #include "reshard/cuda/device.h"
 #include "reshard/exec/agreement.h"
+#include "reshard/model/explicit_slots.h"
 #include "reshard/model/families.h"
 
 namespace reshard::dtensor {
 namespace {
-
-/// Ranks that a mesh may have.
-constexpr Index kMaxRanks = Index{1} << 20;
 
 std::string name_of(const TensorTransfer& transfer, std::size_t number) {
   return transfer.name.empty() ? fmt::format("tensor {}", number) : transfer.name;
@@ -83,7 +81,7 @@ DTensorMesh mesh_of(std::vector<Index> shape, Rank first) {
   DTensorMesh mesh{.name = "mesh", .shape = std::move(shape), .ranks = {}};
   Index size = 1;
   // A shape that is no mesh gets no ranks, and is refused with the reason where it is used.
-  for (const Index n : mesh.shape) size = n < 1 || size > kMaxRanks / n ? 0 : size * n;
+  for (const Index n : mesh.shape) size = n < 1 || size > kMaxExplicitRanks / n ? 0 : size * n;
   for (Index i = 0; i < size; ++i)
     mesh.ranks.emplace_back(static_cast<Rank::rep>(first.value() + i));
   return mesh;
@@ -91,7 +89,7 @@ DTensorMesh mesh_of(std::vector<Index> shape, Rank first) {
 
 Result<DTensorMesh> build_mesh_info(Index ranks, Rank first, const ParallelSizes& sizes) {
   const auto [tp, ep, pp] = sizes;
-  const bool fits = tp >= 1 && ep >= 1 && pp >= 1 && ranks >= 1 && ranks <= kMaxRanks &&
+  const bool fits = tp >= 1 && ep >= 1 && pp >= 1 && ranks >= 1 && ranks <= kMaxExplicitRanks &&
                     tp <= ranks && ep <= ranks / tp && pp <= ranks / tp / ep &&
                     ranks % (tp * ep * pp) == 0;
   if (!fits)

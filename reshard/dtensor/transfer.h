@@ -25,8 +25,9 @@ struct TensorSide {
   /// This rank's shard: local_shape() elements, row-major, without gaps. Borrowed. Empty if the
   /// rank is not in the mesh, or if its shard has no elements.
   std::span<std::byte> local = {};
-  /// The GPU that has `local`; null: the host. One for all tensors that a rank has of a side. They
-  /// are read and written after the work of its legacy default stream.
+  /// The GPU that has `local`; null: the host. On each rank, all shards of one side are on the same
+  /// device. A transfer reads and writes them after the work that the GPU's legacy default stream
+  /// has by then.
   std::shared_ptr<const cuda::Device> device = nullptr;
 };
 

@@ -64,7 +64,8 @@ std::optional<std::pair<int, Index>> dimension_along(Index step, Index size, con
 /// Positions of nested axes in a range, as boxes: one interval for each axis.
 using AxisRanges = std::vector<Interval>;
 
-/// Adds those whose positions are in [begin, end). @pre steps descend
+/// Appends to `out` the boxes, each after `head`, whose positions are in [begin, end). @pre steps
+/// descend
 void cut(std::span<const BoxAxis> axes, Index begin, Index end, const AxisRanges& head,
          std::vector<AxisRanges>& out) {
   if (axes.empty()) {
@@ -78,7 +79,7 @@ void cut(std::span<const BoxAxis> axes, Index begin, Index end, const AxisRanges
   for (const BoxAxis& axis : axes.subspan(1)) span += (axis.size - 1) * axis.step;
   const Index low = std::max<Index>(0, ceil_div(begin - span, first.step));
   const Index high = std::min(first.size - 1, floor_div(end - 1, first.step));
-  // Those of which every position is inside.
+  // The indices of the first axis at which all positions are in the range.
   Index whole_low = std::max(low, ceil_div(begin, first.step));
   Index whole_high = std::min(high, floor_div(end - 1 - span, first.step));
   if (whole_low > whole_high) {
