@@ -4,6 +4,8 @@
 # packages, needs to run them: <folder>/gpu-bundle, which tests/gpu/test.sh and tests/gpu/bench.sh run in.
 #
 #   tools/gpu_build.sh <folder> <folder of nvcc's environment> <jobs> [-DNAME=VALUE ...]
+#
+# The package is built for the Python that GPU_PYTHON names, which must have nanobind; else for this machine's.
 set -euo pipefail
 folder=$1
 venv=$2
@@ -17,8 +19,8 @@ if [ -z "$nvcc" ]; then
 fi
 tools/python_env.sh "$venv-ptxas" tests/gpu/requirements-ptxas.txt
 ptxas=$(ls "$PWD/$venv-ptxas"/lib/python3*/site-packages/nvidia/cuda_nvcc/bin/ptxas)
-programs="reshard reshard_cuda_tests reshard_exec_tests reshard_refit_tests reshard_cli_tests reshard_nccl_gpu_tests
-  gpu_kernels_bench gpu_peers_bench"
+programs="reshard reshard_cuda_tests reshard_exec_tests reshard_refit_tests reshard_dtensor_tests reshard_cli_tests
+  reshard_nccl_gpu_tests gpu_kernels_bench gpu_peers_bench"
 modules="nccl nvshmem"
 if [ -e /usr/include/ucp/api/ucp.h ]; then
   programs+=" reshard_ucx_gpu_tests reshard_ucx_gpu_refit_tests"
@@ -31,9 +33,13 @@ done
 
 # The package for this machine's Python, if it can build one.
 python=
-for found in "$(dirname "$venv")/venv/bin/python" python3; do
+for found in ${GPU_PYTHON:+"$GPU_PYTHON"} "$(dirname "$venv")/venv/bin/python" python3; do
   if "$found" -m nanobind --cmake_dir >/dev/null 2>&1; then python=$(command -v "$found") && break; fi
 done
+if [ -n "${GPU_PYTHON:-}" ] && [ "$python" != "$(command -v "$GPU_PYTHON")" ]; then
+  echo "gpu: GPU_PYTHON=$GPU_PYTHON has no nanobind" >&2
+  exit 1
+fi
 if [ -n "$python" ]; then
   tools/build.sh "$folder" "$jobs" reshard_python "-DRESHARD_PYTHON=ON" "-DPython_EXECUTABLE=$(realpath -s "$python")"
 else
@@ -66,6 +72,9 @@ if [ -n "$python" ]; then
   ldd "$folder"/python/reshard/_core*.so | awk '$3 ~ /^\// {print $3}' | grep -vE '/(libc|libm|libdl|libpthread|librt)\.so' |
     xargs -I{} cp -L {} "$bundle/lib/"
   cp python/tests/*.py "$bundle/python/tests/"
+  mkdir -p "$bundle/tests/megatron" "$bundle/docs"
+  cp tests/megatron/*.py "$bundle/tests/megatron/"
+  cp docs/megatron.md "$bundle/docs/"
   mkdir "$bundle/bench/python" && cp bench/python/{gpu_peers,lora_merge}.py "$bundle/bench/python/"
 fi
 # With -9 the window of xz spans several programs, which contain the same kernels.

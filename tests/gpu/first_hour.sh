@@ -10,6 +10,7 @@
 #     nccl        messages and refits over NCCL, if it is found; on one GPU, with 2.30 or later
 #     ucx         the same over UCX, if it is found
 #     python      the package, with this machine's torch
+#     megatron    refits of Megatron-Core's modules between four processes, by the package, if it is installed
 #     kernels     kernels against the driver's own copy
 #     refits      refits against the driver's own copy, and torch's ways; merging adapters, and PEFT's way
 #     sanitizers  memcheck and racecheck
@@ -74,6 +75,7 @@ tests() {
   ask 170 bin/reshard_refit_tests --gtest_brief=1 --gtest_filter='OnGpu/PartialSessions*' &
   ask 170 bin/reshard_refit_tests --gtest_brief=1 --gtest_filter='OnGpu/QuantisedSessions*' &
   ask 60 bin/reshard_cli_tests --gtest_brief=1 --gtest_filter='DeviceRun*' &
+  ask 60 bin/reshard_dtensor_tests --gtest_brief=1 --gtest_filter='*gpu*' &
   wait
 }
 
@@ -161,6 +163,15 @@ python() {
   wait
 }
 
+megatron() {
+  export RESHARD_TEST_GPU=0 PYTHONPATH=$PWD/python${PYTHONPATH:+:$PYTHONPATH} RESHARD_BIN=$PWD/bin/reshard
+  local why shared=
+  why=$("$python" -c 'import pytest, torch, reshard, megatron.core' 2>&1) || { skip "$(tail -n 1 <<<"$why"):"; return; }
+  # Torch's own NCCL may be too old for ranks that share a GPU.
+  [[ $(bin/reshard transports | grep -o 'NCCL 2\.[0-9]*') =~ NCCL\ 2\.[3-9][0-9] ]] && shared=NCCL_MULTI_RANK_GPU_ENABLE=1
+  ask 170 env $shared "$python" -m pytest -q --no-header -p no:cacheprovider -rs --disable-warnings tests/megatron/test_refit.py
+}
+
 kernels() {
   local kind
   while read -r kind; do
@@ -209,7 +220,7 @@ sanitizers() {
   wait
 }
 
-[ $# -gt 0 ] || set -- driver tests processes nccl ucx python kernels refits sanitizers
+[ $# -gt 0 ] || set -- driver tests processes nccl ucx python megatron kernels refits sanitizers
 all_passed=true
 for slice in "$@"; do
   : >"$folder/$slice.txt"

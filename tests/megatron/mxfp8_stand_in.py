@@ -75,11 +75,11 @@ else:
       return [src_param[src_slice]]
 
     def prepare_recv(self, param_name, dst_slice):
-      return [torch.empty(self._buffers[param_name].data[dst_slice].shape, dtype=torch.bfloat16)]
+      return [torch.empty_like(self._buffers[param_name].data[dst_slice], dtype=torch.bfloat16)]
 
     def finalize_recv(self, param_name, dst_slice, recv_buffers):
-      shape = self._buffers[param_name].data.shape
-      values, count = self._arrived.pop(param_name, (torch.zeros(shape, dtype=torch.bfloat16), 0))
+      zeros = torch.zeros_like(self._buffers[param_name].data, dtype=torch.bfloat16)
+      values, count = self._arrived.pop(param_name, (zeros, 0))
       values[dst_slice] = recv_buffers[0]
       count += recv_buffers[0].numel()
       if count < values.numel():

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """One rank with two models of Megatron-Core's own modules, for test_refit.py.
 
-Megatron's own copy service asks for CUDA streams and pinned memory, which are replaced by ones that do
-nothing and by plain memory: its planner, its executor and its bytes over gloo are real.
+Megatron's own copy service asks for CUDA streams and pinned memory. Without a GPU they are replaced by ones that
+do nothing and by plain memory: its planner, its executor and its bytes over gloo are real.
 """
 
 import contextlib
@@ -45,11 +45,12 @@ def _plain_empty(*arguments, pin_memory=False, **keys):
   return _empty(*arguments, **keys)
 
 
-torch.empty = _plain_empty
-torch.cuda.Stream = _Stream
-torch.cuda.current_stream = lambda: _Stream()
-torch.cuda.stream = lambda _: contextlib.nullcontext()
-torch.cuda.synchronize = lambda: None
+if not torch.cuda.is_available():
+  torch.empty = _plain_empty
+  torch.cuda.Stream = _Stream
+  torch.cuda.current_stream = lambda: _Stream()
+  torch.cuda.stream = lambda _: contextlib.nullcontext()
+  torch.cuda.synchronize = lambda: None
 
 #: What Megatron's own calls take, by release.
 TAKES = inspect.signature(refit.swap_model_weights).parameters
@@ -92,7 +93,8 @@ def wrong(modules, step):
   tensors = module_tensors(modules)
   expected = {held.name: values_of(held, step) for held in held_by(modules)}
   assert len(expected) > 5
-  return [name for name, value in expected.items() if not torch.equal(value.to(tensors[name].dtype), tensors[name])]
+  held = {name: tensors[name].cpu() for name in expected}
+  return [name for name, value in expected.items() if not torch.equal(value.to(held[name].dtype), held[name])]
 
 
 def wrong_by(way, modules, step):
@@ -215,14 +217,15 @@ class Scaled:
     return "layernorm" in param_name
 
   def prepare_send(self, param_name, src_slice, src_param):
-    return [src_param[src_slice].float() * 2, torch.ones(3)]
+    return [src_param[src_slice].float() * 2, torch.ones(3, device=src_param.device)]
 
   def prepare_recv(self, param_name, dst_slice):
-    return [torch.empty(self.tensors[param_name][dst_slice].shape), torch.empty(3)]
+    target = self.tensors[param_name]
+    return [torch.empty(shape, device=target.device) for shape in (target[dst_slice].shape, (3,))]
 
   def finalize_recv(self, param_name, dst_slice, recv_buffers):
     values, ones = recv_buffers
-    assert torch.equal(ones, torch.ones(3))
+    assert torch.equal(ones, torch.ones_like(ones))
     self.tensors[param_name][dst_slice] = (values / 2).to(torch.bfloat16)
     self.finished.append(param_name)
 

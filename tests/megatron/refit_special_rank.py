@@ -25,7 +25,7 @@ def _wrong_buffers(module, held, step):
   for weight in held:
     buffer = mxfp8_stand_in.buffer_of(module, weight.name)
     data, scale = mxfp8_stand_in.quantised(values_of(weight, step))
-    if not torch.equal(buffer.data.float(), data.float()) or not torch.equal(buffer.scale, scale):
+    if not torch.equal(buffer.data.cpu().float(), data.float()) or not torch.equal(buffer.scale.cpu(), scale):
       found.append(weight.name)
   return found
 
@@ -139,7 +139,7 @@ def quantised_parameters(source, target):
   for name, parameter in made[1].items():
     # Each rank of the trainer has whole blocks, so that it quantises them as one rank would.
     expected = mxfp8_stand_in.dequantised(*mxfp8_stand_in.quantised(values_of(held[name], 1)))
-    found += [] if torch.equal(parameter.dequantize(), expected) else [name]
+    found += [] if torch.equal(parameter.dequantize().cpu(), expected) else [name]
   return found, len(made[1]), {parameter.calls for parameter in made[1].values()}
 
 
@@ -166,7 +166,7 @@ def _cut_again(modules, alignment):
         continue
       rows = parameter.shape[0]
       size = -(-rows // (group.size() * alignment)) * alignment
-      shard = torch.nn.Parameter(torch.full((size, parameter.shape[1]), 7.0, dtype=parameter.dtype))
+      shard = torch.nn.Parameter(parameter.new_full((size, parameter.shape[1]), 7.0))
       vars(shard).update(vars(parameter))
       shard.is_gtp_weight_remat, shard.group = True, group
       shard.pad_length = size * group.size() - rows

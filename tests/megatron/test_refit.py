@@ -2,6 +2,7 @@
 """Models of Megatron-Core hold after a refit by reshard.megatron what Megatron's own refit gives them, and
 what their full tensors say, in four processes; also where weights are quantised, or cut again and padded."""
 
+import os
 import pathlib
 import re
 
@@ -79,6 +80,12 @@ def test_a_backend_between_gpus_says_why_it_cannot_be_used(processes, method):
   for said in run(processes, "unusable", method):
     assert said.startswith(f"UnsupportedError: transport '{method}' cannot be used here: "), said
     assert said.endswith("; 'auto' takes the best one that can"), said
+
+
+@pytest.mark.skipif("NCCL_MULTI_RANK_GPU_ENABLE" not in os.environ, reason="needs a GPU that ranks of NCCL may share")
+@pytest.mark.parametrize(("name", "source", "target"), [("qwen3-moe", "tp=2,ep=2", "ep=4"), ("nemotron", "tp=2", "pp=2,ep=2")])
+def test_nccl_fills_every_rank(processes, name, source, target):
+  assert run(processes, "drop_in", name, source, target, "nccl", EVERYONE, EVERYONE) == [[]] * SIZE
 
 
 def test_models_are_on_ranks_that_overlap(processes):

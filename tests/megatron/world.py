@@ -84,8 +84,9 @@ def _start_mla_attention(self, *args, k_channels=None, v_channels=None, **keys):
 
 
 DotProductAttention.__init__ = _start_mla_attention
-torch.cuda.current_device = lambda: torch.device("cpu")
-torch.Tensor.cuda = lambda tensor, *_, **__: tensor
+if not torch.cuda.is_available():
+  torch.cuda.current_device = lambda: torch.device("cpu")
+  torch.Tensor.cuda = lambda tensor, *_, **__: tensor
 for mixer in (mamba_mixer, gated_delta_net):
   mixer.get_cuda_rng_tracker = _NoRandomState
 gated_delta_net.HAVE_FLA = True
