@@ -61,6 +61,9 @@ done
 cp "$folder/generated/portable_kernels.fatbin" "$bundle/"
 cp bench/*.py "$bundle/bench/"
 cp -r examples/configs "$bundle/examples/"
+# Where the program looks for models by name.
+mkdir -p "$bundle/share/reshard"
+ln -s ../../examples/configs "$bundle/share/reshard/configs"
 git rev-parse --short=12 HEAD >"$bundle/COMMIT"
 cp tests/gpu/*.sh tests/gpu/*.py "$bundle/"
 if [ -n "$python" ]; then
