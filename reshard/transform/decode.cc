@@ -7,7 +7,11 @@
 #include <cstring>
 #include <vector>
 
+#include "reshard/base/check.h"
 #include "reshard/transform/convert.h"
+#include "reshard/transform/convert_arithmetic.h"
+#include "reshard/transform/quantise_arithmetic.h"
+#include "reshard/transform/swizzled_scales.h"
 
 namespace reshard {
 namespace {
@@ -43,8 +47,11 @@ void convert_floats(const std::vector<float>& values, DType to, std::byte* out) 
 /// Decodes rows of a matrix, one after another.
 class RowDecoder {
  public:
-  explicit RowDecoder(const IntegerMatrix& m)
-      : m_(m), scales_(static_cast<std::size_t>(m.groups)), zeros_(scales_.size()) {}
+  explicit RowDecoder(const CodedMatrix& m)
+      : m_(m),
+        scales_(static_cast<std::size_t>(m.groups)),
+        zeros_(scales_.size()),
+        offsets_(scales_.size()) {}
 
   /// Columns [begin, end) of a row.
   void decode(Index row, Index begin, Index end, DType to, std::byte* out) {
@@ -57,6 +64,7 @@ class RowDecoder {
       for (; col < stop; ++col) {
         float& value = values_[static_cast<std::size_t>(col - begin)];
         value = (value - zeros_[g]) * scales_[g] * m_.factor;
+        if (m_.offsets != nullptr) value += offsets_[g];
       }
     }
     convert_floats(values_, to, out);
@@ -71,18 +79,32 @@ class RowDecoder {
     return std::min(end, (col / m_.group_cols + 1) * m_.group_cols);
   }
 
-  void take_groups(Index row) {
-    std::byte scale[sizeof(float)];
-    const int bytes = bits(m_.scale_dtype) / 8;
-    const Conversion widen{{m_.scale_dtype, ValueMap::identity}, {DType::f32, ValueMap::identity}};
+  void take_groups(Index of_row) {
+    const Index row = of_row / m_.group_rows;
     for (Index g = 0; g < m_.groups; ++g) {
-      const std::byte* at = m_.scales + (row * m_.scale_row + g * m_.scale_group) * bytes;
-      widen.converts() ? convert_values(widen, at, scale, 1)
-                       : void(std::memcpy(scale, at, sizeof scale));
       const auto i = static_cast<std::size_t>(g);
-      scales_[i] = load<float>(scale, 0);
+      scales_[i] = scale(m_.scales, row, g) * m_.scale_factor;
       zeros_[i] = static_cast<float>((m_.zeros ? m_.zeros->at(row, g) : 0) + m_.zero_offset);
+      if (m_.offsets != nullptr) offsets_[i] = scale(m_.offsets, row, g);
     }
+  }
+
+  float scale(const std::byte* from, Index row, Index g) const {
+    const Index at = m_.swizzled ? swizzled_scale_offset(row, g, m_.groups)
+                                 : row * m_.scale_row + g * m_.scale_group;
+    switch (m_.scale_dtype) {
+      case DType::f8_e4m3: return small_to_float(CodeKind::e4m3, load<std::uint8_t>(from, at));
+      case DType::f8_e8m0: return e8m0_to_float(load<std::uint8_t>(from, at));
+      case DType::f32: return load<float>(from, at);
+      case DType::bf16: return from_bf16(load<std::uint16_t>(from, at));
+      default: return from_f16(load<std::uint16_t>(from, at));
+    }
+  }
+
+  float number(std::uint32_t word, Index lane) const {
+    const int code = integer(m_.codes, word, lane);
+    return m_.numbers != nullptr ? (*m_.numbers)[static_cast<std::size_t>(code)]
+                                 : static_cast<float>(code);
   }
 
   void take_row_words(Index row, Index begin, Index end) {
@@ -91,7 +113,7 @@ class RowDecoder {
     for (Index col = begin; col < end;) {
       const std::uint32_t w = word(p, row * p.row_stride + col / k * p.col_stride);
       for (const Index stop = std::min(end, (col / k + 1) * k); col < stop; ++col)
-        values_[static_cast<std::size_t>(col - begin)] = static_cast<float>(integer(p, w, col % k));
+        values_[static_cast<std::size_t>(col - begin)] = number(w, col % k);
     }
   }
 
@@ -100,16 +122,16 @@ class RowDecoder {
     const Index k = p.per_word(), first = row / k * p.row_stride + begin * p.col_stride;
     for (std::size_t i = 0; i < values_.size(); ++i) {
       const std::uint32_t w = word(p, first + static_cast<Index>(i) * p.col_stride);
-      values_[i] = static_cast<float>(integer(p, w, row % k));
+      values_[i] = number(w, row % k);
     }
   }
 
-  const IntegerMatrix& m_;
-  std::vector<float> scales_, zeros_;  ///< of the row, by group.
+  const CodedMatrix& m_;
+  std::vector<float> scales_, zeros_, offsets_;  ///< of the row, by group.
   std::vector<float> values_;
 };
 
-void decode_part(const IntegerMatrix& m, Index first, Index count, DType to, std::byte* out) {
+void decode_part(const CodedMatrix& m, Index first, Index count, DType to, std::byte* out) {
   RowDecoder decoder(m);
   const Index bytes = bits(to) / 8;
   for (Index at = first; at < first + count;) {
@@ -149,6 +171,23 @@ void decode_part(const TableMatrix& m, Index first, Index count, DType to, std::
 
 }  // namespace
 
+const CodeValues& code_values(DType dtype) {
+  const auto filled = [](auto value_of) {
+    CodeValues values{};
+    for (std::uint32_t code = 0; code < values.size(); ++code) values[code] = value_of(code);
+    return values;
+  };
+  static const CodeValues e2m1 =
+      filled([](std::uint32_t code) { return small_to_float(CodeKind::e2m1, code & 15U); });
+  static const CodeValues e4m3 =
+      filled([](std::uint32_t code) { return small_to_float(CodeKind::e4m3, code); });
+  // The upper half of an F16.
+  static const CodeValues e5m2 =
+      filled([](std::uint32_t code) { return from_f16(static_cast<std::uint16_t>(code << 8U)); });
+  RESHARD_CHECK(dtype == DType::f4 || dtype == DType::f8_e4m3 || dtype == DType::f8_e5m2);
+  return dtype == DType::f4 ? e2m1 : dtype == DType::f8_e4m3 ? e4m3 : e5m2;
+}
+
 int PackedIntegers::at(Index row, Index col) const {
   const Index k = per_word();
   const Index word_row = along_rows ? row / k : row, word_col = along_rows ? col : col / k;
@@ -157,7 +196,7 @@ int PackedIntegers::at(Index row, Index col) const {
 }
 
 Result<> check_codes(std::string_view name, const CodedTensor& tensor) {
-  const auto* m = std::get_if<IntegerMatrix>(&tensor);
+  const auto* m = std::get_if<CodedMatrix>(&tensor);
   if (m == nullptr) return {};
   for (Index col = 0; m->group_of_col != nullptr && col < m->cols; ++col)
     if (const auto group = load<std::int32_t>(m->group_of_col, col);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The values of weights whose form is read but not written: integers with zero points, packed in an
-// order of their own, and entries of a table. Formats that are also written are in quantise.h.
+// The values of weights whose form is read but not written: small numbers with zero points, packed
+// in an order of their own, and entries of a table. Formats that are also written are in
+// quantise.h.
 #pragma once
 
 #include <array>
@@ -16,12 +17,13 @@
 
 namespace reshard {
 
-/// A matrix of small integers, several in a word, as quantisers pack them. Borrows its words.
+/// A matrix of codes, small integers, several in a word, as quantisers pack them. Borrows its
+/// words.
 struct PackedIntegers {
   const std::byte* words = nullptr;  ///< little-endian; no alignment is required.
-  int bits = 4;                      ///< of an integer: 2, 4 or 8.
+  int bits = 4;                      ///< of a code: 2, 4 or 8.
   int word_bytes = 4;                ///< 1 or 4.
-  bool is_signed = false;            ///< two's complement. @pre an integer fills its word
+  bool is_signed = false;            ///< two's complement.
   /// True if a word holds consecutive rows of a column, false if consecutive columns of a row.
   bool along_rows = false;
   Index row_stride = 0, col_stride = 0;  ///< words from a row, or column, of words to the next.
@@ -32,21 +34,32 @@ struct PackedIntegers {
   int at(Index row, Index col) const;
 };
 
-/// Weights [rows, cols] of (code - zero point) * scale * factor. Zero points and scales belong to a
-/// row and a group of columns. Borrows its parts.
-struct IntegerMatrix {
+/// The numbers that codes stand for, by code.
+using CodeValues = std::array<float, 256>;
+/// Those of f4 (E2M1), f8_e4m3 or f8_e5m2. Static.
+const CodeValues& code_values(DType dtype);
+
+/// Weights [rows, cols] of (number - zero point) * scale * factor + offset, where a code's number
+/// is itself or what a table says. Zero points, scales and offsets belong to rows and a group of
+/// columns. Borrows its parts.
+struct CodedMatrix {
   Index rows = 0, cols = 0;
   PackedIntegers codes;
+  const CodeValues* numbers = nullptr;       ///< null: the codes are the numbers.
   std::optional<PackedIntegers> zeros = {};  ///< [rows, groups]; none: all are 0.
   int zero_offset = 0;                       ///< added to every zero point.
   const std::byte* scales = nullptr;         ///< no alignment is required.
-  DType scale_dtype = DType::f16;            ///< f32, bf16 or f16.
+  DType scale_dtype = DType::f16;            ///< f32, bf16, f16, f8_e4m3 or f8_e8m0.
   Index scale_row = 0,
-        scale_group = 0;  ///< elements from the scale of a row, or group, to the next.
+        scale_group = 0;   ///< elements from the scale of a row, or group, to the next.
+  bool swizzled = false;   ///< scales are at swizzled_scale_offset() instead. @pre of one byte
+  float scale_factor = 1;  ///< multiplied with each scale first.
+  Index group_rows = 1;    ///< rows that share zero points, scales and offsets.
   Index groups = 1;
   Index group_cols = 0;                     ///< columns of a group; the last may have fewer.
   const std::byte* group_of_col = nullptr;  ///< I32 [cols], each below `groups`; null: in order.
   float factor = 1;                         ///< multiplied last.
+  const std::byte* offsets = nullptr;       ///< dtype and places of scales; null: all are 0.
 };
 
 /// Weights of table[code] * scale, where a scale belongs to consecutive elements of the whole
@@ -67,14 +80,15 @@ struct TableMatrix {
   std::optional<CodedScales> coded = {};
 };
 
-using CodedTensor = std::variant<IntegerMatrix, TableMatrix>;
+using CodedTensor = std::variant<CodedMatrix, TableMatrix>;
 
 /// Checks the values that decode() relies on. Errors, which name the tensor: a column without a
 /// group; in GPTQ's first format a zero point of 0, which programs read differently.
 Result<> check_codes(std::string_view name, const CodedTensor& tensor);
 
 /// Writes elements [first, first + count) of a tensor, in row-major order. Products are computed in
-/// F32 and rounded once to `to`; code minus zero point is exact. Thread-safe for disjoint outputs.
+/// F32 and rounded once to `to`; number minus zero point is exact. Thread-safe for disjoint
+/// outputs.
 ///
 /// @pre check_codes() succeeds; `to` is f32, bf16 or f16; the range is within the tensor; its parts
 /// have the sizes that follow from their declarations

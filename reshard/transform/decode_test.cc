@@ -5,11 +5,14 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
+#include <cmath>
 #include <cstring>
 #include <random>
 #include <vector>
 
 #include "reshard/transform/convert_arithmetic.h"
+#include "reshard/transform/swizzled_scales.h"
 
 namespace reshard {
 namespace {
@@ -129,7 +132,7 @@ TEST(Decode, awq_packs_eight_rows_of_a_column_in_its_order) {
   const auto words = packed(codes, 4, false, place), zero_words = packed(zeros, 4, false, place);
   PackedIntegers p{.words = bytes_of(words), .along_rows = true, .row_stride = 1, .col_stride = 3};
   for (std::size_t i = 0; i < 8; ++i) p.place[i] = static_cast<std::uint8_t>(place[i]);
-  IntegerMatrix matrix{.rows = 24, .cols = 40, .codes = p, .zeros = p};
+  CodedMatrix matrix{.rows = 24, .cols = 40, .codes = p, .zeros = p};
   matrix.zeros->words = bytes_of(zero_words);
   matrix.scales = scales.bytes();
   matrix.scale_dtype = DType::f32;
@@ -154,7 +157,7 @@ TEST(Decode, gptq_packs_columns_of_a_row_and_orders_groups_by_a_table) {
       const auto order = in_order(static_cast<int>(k));
       const auto words = packed(codes, bits, true, order);
       const auto zero_words = packed(zeros, bits, false, order);
-      IntegerMatrix matrix{.rows = rows, .cols = cols, .codes = {}};
+      CodedMatrix matrix{.rows = rows, .cols = cols, .codes = {}};
       matrix.codes = {.words = bytes_of(words), .bits = bits, .row_stride = 1, .col_stride = rows};
       matrix.zeros = PackedIntegers{.words = bytes_of(zero_words),
                                     .bits = bits,
@@ -178,7 +181,7 @@ TEST(Decode, words_of_rows_need_not_be_full) {
   Integers m(5, 21, 7, 4, random);
   const auto order = in_order(8);
   const auto words = packed(m.codes, 4, false, order), zero_words = packed(m.zeros, 4, true, order);
-  IntegerMatrix matrix{.rows = 5, .cols = 21, .codes = {}};
+  CodedMatrix matrix{.rows = 5, .cols = 21, .codes = {}};
   matrix.codes = {.words = bytes_of(words), .row_stride = 3, .col_stride = 1};
   matrix.zeros = PackedIntegers{
       .words = bytes_of(zero_words), .along_rows = true, .row_stride = 3, .col_stride = 1};
@@ -203,7 +206,7 @@ PackedIntegers signed_bytes(const std::vector<std::int8_t>& codes, Index cols) {
 TEST(Decode, bytes_are_signed_and_a_factor_is_multiplied_last) {
   const std::vector<std::int8_t> codes = {-128, -1, 0, 1, 127, 100};
   const std::vector<float> scales = {0.3F, 0.7F};
-  IntegerMatrix matrix{.rows = 2, .cols = 3, .codes = {}};
+  CodedMatrix matrix{.rows = 2, .cols = 3, .codes = {}};
   matrix.codes = signed_bytes(codes, 3);
   matrix.scales = reinterpret_cast<const std::byte*>(scales.data());
   matrix.scale_dtype = DType::f32;
@@ -219,7 +222,7 @@ TEST(Decode, bytes_are_signed_and_a_factor_is_multiplied_last) {
 TEST(Decode, scales_may_be_halves) {
   const std::vector<std::int8_t> codes = {3, -5};
   const std::vector<std::uint16_t> scales = {to_bf16(0.1F), to_bf16(0.2F)};
-  IntegerMatrix matrix{.rows = 1, .cols = 2, .codes = {}};
+  CodedMatrix matrix{.rows = 1, .cols = 2, .codes = {}};
   matrix.codes = signed_bytes(codes, 2);
   matrix.scales = reinterpret_cast<const std::byte*>(scales.data());
   matrix.scale_dtype = DType::bf16;
@@ -227,6 +230,80 @@ TEST(Decode, scales_may_be_halves) {
   matrix.groups = 2;
   matrix.group_cols = 1;
   expect_values(matrix, {3 * from_bf16(scales[0]), -5 * from_bf16(scales[1])});
+}
+
+TEST(Decode, codes_may_be_small_floats_whose_scales_belong_to_blocks_of_rows) {
+  std::mt19937 random(5);
+  for (const DType dtype : {DType::f8_e4m3, DType::f8_e5m2}) {
+    Grid<std::uint8_t> codes(6, 8);
+    for (auto& code : codes.values) code = static_cast<std::uint8_t>(random() % 100);
+    Grid<float> scales = random_scales(2, 2, random), offsets = random_scales(2, 2, random);
+    CodedMatrix matrix{.rows = 6, .cols = 8, .codes = {}, .numbers = &code_values(dtype)};
+    matrix.codes = {
+        .words = codes.bytes(), .bits = 8, .word_bytes = 1, .row_stride = 8, .col_stride = 1};
+    matrix.scales = scales.bytes();
+    matrix.scale_dtype = DType::f32;
+    matrix.scale_row = 2;
+    matrix.scale_group = 1;
+    matrix.scale_factor = 0.3F;
+    matrix.group_rows = 3;
+    matrix.groups = 2;
+    matrix.group_cols = 4;
+    matrix.offsets = offsets.bytes();
+    std::vector<float> want;
+    for (Index r = 0; r < 6; ++r)
+      for (Index c = 0; c < 8; ++c) {
+        // Sign 0; 2^(exponent - bias) * 1.mantissa, or without an exponent 2^(1 - bias) *
+        // 0.mantissa.
+        const int mantissa_bits = dtype == DType::f8_e4m3 ? 3 : 2,
+                  bias = 7 + 8 * (3 - mantissa_bits);
+        const int code = codes.at(r, c), exponent = code >> mantissa_bits;
+        const int mantissa = code & ((1 << mantissa_bits) - 1), implied = exponent > 0 ? 1 : 0;
+        const float number = std::ldexp(static_cast<float>((implied << mantissa_bits) + mantissa),
+                                        std::max(exponent, 1) - bias - mantissa_bits);
+        const float scaled = number * (scales.at(r / 3, c / 4) * 0.3F);
+        want.push_back(scaled + offsets.at(r / 3, c / 4));
+      }
+    expect_values(matrix, want);
+  }
+}
+
+TEST(Decode, scales_of_a_byte_may_be_swizzled) {
+  std::mt19937 random(6);
+  constexpr Index kRows = 130, kGroups = 5, kBlock = 4;
+  for (const DType dtype : {DType::f8_e8m0, DType::f8_e4m3}) {
+    Grid<std::uint8_t> codes(kRows, kGroups * kBlock / 2);
+    for (auto& code : codes.values) code = static_cast<std::uint8_t>(random());
+    // Two tiles down and two across.
+    std::vector<std::uint8_t> scales(std::size_t{4} * kScaleTileBytes, 0);
+    CodedMatrix matrix{.rows = kRows, .cols = kGroups * kBlock, .codes = {}};
+    matrix.numbers = &code_values(DType::f4);
+    matrix.codes = {.words = codes.bytes(),
+                    .word_bytes = 1,
+                    .row_stride = kGroups * kBlock / 2,
+                    .col_stride = 1};
+    matrix.scales = reinterpret_cast<const std::byte*>(scales.data());
+    matrix.scale_dtype = dtype;
+    matrix.swizzled = true;
+    matrix.groups = kGroups;
+    matrix.group_cols = kBlock;
+    constexpr std::array<float, 8> kE2m1 = {0, 0.5F, 1, 1.5F, 2, 3, 4, 6};
+    std::vector<float> want;
+    for (Index r = 0; r < kRows; ++r)
+      for (Index c = 0; c < kGroups * kBlock; ++c) {
+        const Index g = c / kBlock;
+        // A power of two in both dtypes, which row and group tell apart from their neighbours.
+        const auto power = static_cast<int>((r + g) % 3);
+        const int stored = dtype == DType::f8_e8m0 ? 127 + power : (7 + power) << 3;
+        const Index tile = r / 128 * 2 + g / 4, row = r % 128;
+        scales[static_cast<std::size_t>(tile * 512 + row % 32 * 16 + row / 32 * 4 + g % 4)] =
+            static_cast<std::uint8_t>(stored);
+        const unsigned pair = codes.at(r, c / 2), code = c % 2 == 0 ? pair & 15U : pair >> 4;
+        const float number = kE2m1[code & 7U] * (code > 7 ? -1.0F : 1.0F);
+        want.push_back(std::ldexp(number, power));
+      }
+    expect_values(matrix, want);
+  }
 }
 
 TEST(Decode, a_table_has_its_first_code_in_the_high_half) {

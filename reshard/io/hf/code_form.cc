@@ -109,6 +109,17 @@ Result<CodeForm> bitsandbytes(const ConfigFields& q, std::string_view source) {
   return form;
 }
 
+Result<CodeForm> torchao(const ConfigFields& q) {
+  CodeForm form{CodeForm::Method::torchao};
+  form.text = "torchao";
+  if (q.text("quant_type")) return form;  // a name, as older configs have it
+  const auto type = RESHARD_TRY(q.object("quant_type"));
+  const auto usual = RESHARD_TRY(type->object("default"));
+  const auto name = usual ? RESHARD_TRY(usual->text("_type")) : std::nullopt;
+  if (name) form.text += ", " + as_word(*name);
+  return form;
+}
+
 }  // namespace
 
 Result<CodeForm> code_form(std::string_view text, std::string_view source) {
@@ -119,6 +130,7 @@ Result<CodeForm> code_form(std::string_view text, std::string_view source) {
   if (method == "gptq") return gptq(*q, source);
   if (method == "compressed-tensors") return compressed_tensors(*q, source);
   if (method == "bitsandbytes") return bitsandbytes(*q, source);
+  if (method == "torchao") return torchao(*q);
   return unread(source, "quant_method " + as_word(method));
 }
 

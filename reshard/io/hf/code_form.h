@@ -17,6 +17,7 @@ struct CodeForm {
     compressed_tensors,  ///< X.weight_packed or X.weight I8, X.weight_scale, X.weight_zero_point,
                          ///< X.weight_g_idx, X.weight_shape.
     bitsandbytes,        ///< X.weight U8 and X.weight.*, or X.weight I8 and X.SCB.
+    torchao,             ///< X._weight_qdata, X._weight_scale and others, by the files' metadata.
   };
   Method method = Method::awq;
   int bits = 4;               ///< of integers: 2, 4 or 8.
@@ -31,6 +32,7 @@ struct CodeForm {
 ///   compressed-tensors  integers of 4 or 8 bits, the same in all config_groups, pack-quantized or
 ///                       int-quantized
 ///   bitsandbytes        load_in_4bit (NF4, FP4) and load_in_8bit
+///   torchao             any; the metadata of the files say more
 ///
 /// Errors begin with `source`: Code::unsupported for everything else; Code::corrupt for a value of
 /// the wrong type.

@@ -40,6 +40,16 @@ TEST(CodeForm, compressed_tensors_and_bitsandbytes_leave_the_rest_to_their_files
             "bitsandbytes, 4 bits");
 }
 
+TEST(CodeForm, torchao_leaves_all_to_the_metadata_of_its_files) {
+  EXPECT_EQ(
+      read(
+          R"("quant_method": "torchao", "quant_type": {"default": {"_type": "Int8WeightOnlyConfig"}})")
+          ->text,
+      "torchao, Int8WeightOnlyConfig");
+  EXPECT_EQ(read(R"("quant_method": "torchao", "quant_type": "int4_weight_only")")->text,
+            "torchao");
+}
+
 TEST(CodeForm, others_are_refused_by_name) {
   EXPECT_THAT(error(R"("quant_method": "hqq")"),
               HasSubstr("c.json: quantization_config: quant_method hqq"));

@@ -15,7 +15,7 @@
 #include "reshard/io/hf/config.h"
 #include "reshard/io/hf/config_values.h"
 #include "reshard/io/hf/quantization.h"
-#include "reshard/io/identify/decodings.h"
+#include "reshard/io/identify/codes/decodings.h"
 #include "reshard/io/identify/opaque.h"
 #include "reshard/io/identify/tensor_lists.h"
 #include "reshard/model/quant/notation.h"
@@ -121,7 +121,8 @@ Result<> take_scales(const std::string& method, DType values, ModelSpec& stored,
   auto codes = take_codes(values, stored, model);
   // A form that is neither: the error is that of the reader for its method.
   const bool neither = !codes && codes.error().code == Code::unsupported;
-  const bool only_read = method == "awq" || method == "gptq" || method == "bitsandbytes";
+  const bool only_read =
+      method == "awq" || method == "gptq" || method == "bitsandbytes" || method == "torchao";
   return neither && !only_read ? taken : codes;
 }
 

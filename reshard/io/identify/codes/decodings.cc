@@ -1,18 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "reshard/io/identify/decodings.h"
+#include "reshard/io/identify/codes/decodings.h"
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <array>
-#include <cmath>
 #include <cstring>
-#include <initializer_list>
 #include <optional>
 #include <set>
 #include <utility>
 
 #include "reshard/io/hf/config_fields.h"
+#include "reshard/io/identify/codes/code_files.h"
+#include "reshard/io/identify/codes/torchao.h"
 #include "reshard/io/identify/tensor_lists.h"
 
 namespace reshard::identify {
@@ -21,7 +20,6 @@ namespace {
 using Method = CodeForm::Method;
 
 constexpr std::string_view kWeight = ".weight", kPacked = ".weight_packed", kQweight = ".qweight";
-constexpr std::initializer_list<DType> kFloats = {DType::f16, DType::bf16, DType::f32};
 /// Consecutive columns of AWQ's words.
 constexpr std::array<std::uint8_t, 16> kAwqPlaces = {0, 4, 1, 5, 2, 6, 3, 7};
 /// The codes of bitsandbytes' 4-bit forms, as its kernels have them (Dettmers et al. 2023, QLoRA).
@@ -47,36 +45,17 @@ constexpr std::array<float, 16> kFp4 = {
 /// 1 / 127, as bitsandbytes rounds it.
 constexpr float kInt8Step = 7.874015748698502e-3F;
 
-Index up(Index n, Index by) { return by == 0 ? 1 : (n + by - 1) / by; }
-
-/// A tensor of codes, found with its parts.
-struct Found {
-  std::string tensor;  ///< its name when it is decoded.
-  Dims shape;
-  DType dtype = DType::bf16;
-  CodedTensor codes;
-  std::vector<std::string> parts = {};  ///< names of the tensors beside the codes.
-};
-
-/// The form required of a part: its name, one of the dtypes, and its shape.
-struct Wanted {
-  std::string name;
-  std::initializer_list<DType> dtypes;
-  Dims shape;
-};
-
-class Finder {
+class Finder : CodeFiles {
  public:
-  Finder(const CodeForm& form, const Checkpoint& files, DType values)
-      : form_(form), files_(files), values_(values) {}
+  using CodeFiles::CodeFiles;
 
   /// The tensor whose codes `t` is; none if it is something else.
-  Result<std::optional<Found>> find(const CheckpointTensor& t) const {
+  Result<std::optional<FoundCodes>> find(const CheckpointTensor& t) const {
     const bool matrix = t.shape.size() == 2;
     const auto is = [&](std::string_view end, DType dtype) {
       return matrix && t.dtype == dtype && t.name.ends_with(end);
     };
-    switch (form_.method) {
+    switch (form().method) {
       case Method::awq:
         if (is(kQweight, DType::i32)) return awq(t);
         break;
@@ -91,8 +70,9 @@ class Finder {
         if (is(kWeight, DType::u8)) return table(t);
         if (is(kWeight, DType::i8)) return rows(t);
         break;
+      case Method::torchao: return torchao(*this, t);
     }
-    return std::optional<Found>();
+    return std::optional<FoundCodes>();
   }
 
  private:
@@ -101,39 +81,16 @@ class Finder {
     return t.name.substr(0, t.name.size() - end.size());
   }
   /// The decoded weight of that module.
-  static Found named(const CheckpointTensor& t, std::string_view end, Dims shape, DType dtype) {
+  static FoundCodes named(const CheckpointTensor& t, std::string_view end, Dims shape,
+                          DType dtype) {
     return {module_of(t, end) + std::string(kWeight), std::move(shape), dtype, {}};
   }
-  const std::byte* data(const CheckpointTensor& t) const { return files_.data(t).data(); }
-  const CheckpointTensor* stored(const std::string& name) const {
-    return find_tensor(files_.tensors(), name);
-  }
-
-  Result<const CheckpointTensor*> part(Found& found, const CheckpointTensor& codes,
-                                       const Wanted& want) const {
-    const CheckpointTensor* const t = stored(want.name);
-    if (t == nullptr)
-      return fail(Code::unsupported, fmt::format("'{}' is stored as {} without '{}'", codes.name,
-                                                 form_.text, want.name));
-    if (std::ranges::find(want.dtypes, t->dtype) == want.dtypes.end() || t->shape != want.shape) {
-      std::string dtypes;
-      for (const DType d : want.dtypes)
-        dtypes += fmt::format("{}{}", dtypes.empty() ? "" : " or ", name(d));
-      return fail(Code::unsupported,
-                  fmt::format("'{}' is {} {}; of '{}', stored as {}, it must be {} {}", t->name,
-                              name(t->dtype), to_string(t->shape), codes.name, form_.text, dtypes,
-                              to_string(want.shape)));
-    }
-    found.parts.push_back(t->name);
-    return t;
-  }
-
   /// Scales of AWQ and GPTQ [groups, rows], and zero points [groups, rows / 8].
-  Result<> take_beside(Found& found, IntegerMatrix& m, const CheckpointTensor& q,
+  Result<> take_beside(FoundCodes& found, CodedMatrix& m, const CheckpointTensor& q,
                        const std::string& module) const {
-    const Index zero_words = up(m.rows, m.codes.per_word());
-    m.groups = up(m.cols, form_.group_cols);
-    m.group_cols = form_.group_cols == 0 ? m.cols : form_.group_cols;
+    const Index zero_words = groups_of(m.rows, m.codes.per_word());
+    m.groups = groups_of(m.cols, form().group_cols);
+    m.group_cols = form().group_cols == 0 ? m.cols : form().group_cols;
     const auto* zeros =
         RESHARD_TRY(part(found, q, {module + ".qzeros", {DType::i32}, Dims{m.groups, zero_words}}));
     const auto* scales =
@@ -150,22 +107,22 @@ class Finder {
     return {};
   }
 
-  Result<std::optional<Found>> awq(const CheckpointTensor& t) const {
-    IntegerMatrix m{.rows = t.shape[1] * 8, .cols = t.shape[0], .codes = {}};
+  Result<std::optional<FoundCodes>> awq(const CheckpointTensor& t) const {
+    CodedMatrix m{.rows = t.shape[1] * 8, .cols = t.shape[0], .codes = {}};
     m.codes = {.words = data(t), .along_rows = true, .row_stride = 1, .col_stride = t.shape[1]};
     m.codes.place = kAwqPlaces;
-    Found found = named(t, kQweight, {m.rows, m.cols}, values_);
+    FoundCodes found = named(t, kQweight, {m.rows, m.cols}, values());
     const std::string module = module_of(t, kQweight);
     RESHARD_TRY(take_beside(found, m, t, module));
     found.codes = m;
     return std::optional(std::move(found));
   }
 
-  Result<std::optional<Found>> gptq(const CheckpointTensor& t) const {
-    IntegerMatrix m{.rows = t.shape[1], .cols = t.shape[0] * (32 / form_.bits), .codes = {}};
-    m.codes = {.words = data(t), .bits = form_.bits, .row_stride = 1, .col_stride = t.shape[1]};
-    m.zero_offset = form_.zeros_less_1 ? 1 : 0;
-    Found found = named(t, kQweight, {m.rows, m.cols}, values_);
+  Result<std::optional<FoundCodes>> gptq(const CheckpointTensor& t) const {
+    CodedMatrix m{.rows = t.shape[1], .cols = t.shape[0] * (32 / form().bits), .codes = {}};
+    m.codes = {.words = data(t), .bits = form().bits, .row_stride = 1, .col_stride = t.shape[1]};
+    m.zero_offset = form().zeros_less_1 ? 1 : 0;
+    FoundCodes found = named(t, kQweight, {m.rows, m.cols}, values());
     const std::string module = module_of(t, kQweight);
     RESHARD_TRY(take_beside(found, m, t, module));
     RESHARD_TRY(take_order(found, m, t, module + ".g_idx"));
@@ -174,7 +131,7 @@ class Finder {
   }
 
   /// The group of each column, if the files say it.
-  Result<> take_order(Found& found, IntegerMatrix& m, const CheckpointTensor& codes,
+  Result<> take_order(FoundCodes& found, CodedMatrix& m, const CheckpointTensor& codes,
                       const std::string& name) const {
     if (stored(name) == nullptr) return {};
     m.group_of_col = data(*RESHARD_TRY(part(found, codes, {name, {DType::i32}, Dims{m.cols}})));
@@ -182,24 +139,24 @@ class Finder {
   }
 
   /// compressed-tensors' words. A code is the integer plus half the range, and so is a zero point.
-  Result<std::optional<Found>> packed(const CheckpointTensor& t) const {
-    const Index k = 32 / form_.bits;
-    IntegerMatrix m{.rows = t.shape[0], .cols = t.shape[1] * k, .codes = {}};
-    m.codes = {.words = data(t), .bits = form_.bits, .row_stride = t.shape[1], .col_stride = 1};
-    Found found = named(t, kPacked, {}, values_);
+  Result<std::optional<FoundCodes>> packed(const CheckpointTensor& t) const {
+    const Index k = 32 / form().bits;
+    CodedMatrix m{.rows = t.shape[0], .cols = t.shape[1] * k, .codes = {}};
+    m.codes = {.words = data(t), .bits = form().bits, .row_stride = t.shape[1], .col_stride = 1};
+    FoundCodes found = named(t, kPacked, {}, values());
     RESHARD_TRY(take_shape(found, m, t));
     RESHARD_TRY(take_scales(found, m, t));
     if (const std::string name = found.tensor + "_zero_point"; stored(name) != nullptr) {
       const auto* zeros =
-          RESHARD_TRY(part(found, t, {name, {DType::i32}, Dims{up(m.rows, k), m.groups}}));
+          RESHARD_TRY(part(found, t, {name, {DType::i32}, Dims{groups_of(m.rows, k), m.groups}}));
       m.zeros = m.codes;
       *m.zeros = {.words = data(*zeros),
-                  .bits = form_.bits,
+                  .bits = form().bits,
                   .along_rows = true,
                   .row_stride = m.groups,
                   .col_stride = 1};
     } else {
-      m.zero_offset = 1 << (form_.bits - 1);
+      m.zero_offset = 1 << (form().bits - 1);
     }
     RESHARD_TRY(take_order(found, m, t, found.tensor + "_g_idx"));
     found.shape = {m.rows, m.cols};
@@ -208,16 +165,16 @@ class Finder {
   }
 
   /// The shape that is stored beside words whose last ones need not be full.
-  Result<> take_shape(Found& found, IntegerMatrix& m, const CheckpointTensor& t) const {
+  Result<> take_shape(FoundCodes& found, CodedMatrix& m, const CheckpointTensor& t) const {
     const CheckpointTensor* const shape = stored(found.tensor + "_shape");
     if (shape == nullptr) return {};
-    const auto sizes = stored_sizes(files_, *shape);
+    const auto sizes = stored_sizes(files(), *shape);
     if (!sizes)
       return fail(Code::corrupt, fmt::format("'{}' is {} {}; it must be two integers", shape->name,
                                              name(shape->dtype), to_string(shape->shape)));
     const auto& said = *sizes;
     const Index k = m.codes.per_word();
-    if (said[0] != m.rows || said[1] < 0 || said[1] > m.cols || up(said[1], k) != t.shape[1])
+    if (said[0] != m.rows || said[1] < 0 || said[1] > m.cols || groups_of(said[1], k) != t.shape[1])
       return fail(Code::corrupt,
                   fmt::format("'{}' says [{}, {}], but '{}' has words for {}", shape->name, said[0],
                               said[1], t.name, to_string(Dims{m.rows, m.cols})));
@@ -227,7 +184,7 @@ class Finder {
   }
 
   /// compressed-tensors' scales: of the tensor, of rows, or of groups of columns.
-  Result<> take_scales(Found& found, IntegerMatrix& m, const CheckpointTensor& t) const {
+  Result<> take_scales(FoundCodes& found, CodedMatrix& m, const CheckpointTensor& t) const {
     const std::string name = found.tensor + "_scale";
     const CheckpointTensor* const there = stored(name);
     const bool one = there != nullptr && volume(there->shape) == 1;
@@ -247,22 +204,10 @@ class Finder {
     return {};
   }
 
-  /// A matrix of I8, without its scales.
-  IntegerMatrix signed_bytes(const CheckpointTensor& t) const {
-    IntegerMatrix m{.rows = t.shape[0], .cols = t.shape[1], .codes = {}};
-    m.codes = {.words = data(t),
-               .bits = 8,
-               .word_bytes = 1,
-               .is_signed = true,
-               .row_stride = t.shape[1],
-               .col_stride = 1};
-    return m;
-  }
-
   /// compressed-tensors' I8.
-  Result<std::optional<Found>> bytes(const CheckpointTensor& t) const {
-    IntegerMatrix m = signed_bytes(t);
-    Found found = named(t, kWeight, {m.rows, m.cols}, values_);
+  Result<std::optional<FoundCodes>> bytes(const CheckpointTensor& t) const {
+    CodedMatrix m = signed_bytes(t);
+    FoundCodes found = named(t, kWeight, {m.rows, m.cols}, values());
     RESHARD_TRY(take_scales(found, m, t));
     if (const std::string name = found.tensor + "_zero_point"; stored(name) != nullptr) {
       const Dims& of_scales = stored(found.tensor + "_scale")->shape;
@@ -276,9 +221,9 @@ class Finder {
   }
 
   /// bitsandbytes' LLM.int8(): a scale of each row, which is its largest magnitude.
-  Result<std::optional<Found>> rows(const CheckpointTensor& t) const {
-    IntegerMatrix m = signed_bytes(t);
-    Found found = named(t, kWeight, {m.rows, m.cols}, values_);
+  Result<std::optional<FoundCodes>> rows(const CheckpointTensor& t) const {
+    CodedMatrix m = signed_bytes(t);
+    FoundCodes found = named(t, kWeight, {m.rows, m.cols}, values());
     const std::string module = module_of(t, kWeight);
     m.scales = data(*RESHARD_TRY(part(found, t, {module + ".SCB", {DType::f32}, Dims{m.rows}})));
     m.scale_dtype = DType::f32;
@@ -305,7 +250,7 @@ class Finder {
   };
   Result<State> state_of(const CheckpointTensor& t) const {
     constexpr Index kMax = 1 << 20;
-    const auto bytes = files_.data(t);
+    const auto bytes = files().data(t);
     if (t.bytes > kMax)
       return fail(Code::corrupt, fmt::format("'{}' has {} bytes", t.name, t.bytes));
     const std::string text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
@@ -329,20 +274,20 @@ class Finder {
     return state;
   }
 
-  Result<std::optional<Found>> table(const CheckpointTensor& t) const {
+  Result<std::optional<FoundCodes>> table(const CheckpointTensor& t) const {
     const CheckpointTensor* const nf4 = stored(t.name + ".quant_state.bitsandbytes__nf4");
     const CheckpointTensor* const fp4 = stored(t.name + ".quant_state.bitsandbytes__fp4");
     const CheckpointTensor* const said = nf4 != nullptr ? nf4 : fp4;
     if (said == nullptr || said->dtype != DType::u8)
       return fail(Code::unsupported,
-                  fmt::format("'{}' is stored as {} without its quant_state", t.name, form_.text));
+                  fmt::format("'{}' is stored as {} without its quant_state", t.name, form().text));
     const State state = RESHARD_TRY(state_of(*said));
     const auto bits = stored_bytes(DType::f32, state.shape);
     const Index count = bits ? *bits / 4 : -1;
     if (count < 0 || (count + 1) / 2 != t.bytes)
       return fail(Code::corrupt, fmt::format("'{}' says {}, but '{}' has {} bytes", said->name,
                                              to_string(state.shape), t.name, t.bytes));
-    Found found{t.name, state.shape, state.dtype, {}, {said->name}};
+    FoundCodes found{t.name, state.shape, state.dtype, {}, {said->name}};
     TableMatrix m{.count = count, .codes = data(t), .block = state.block};
     const auto* map = RESHARD_TRY(part(found, t, {t.name + ".quant_map", {DType::f32}, Dims{16}}));
     m.table = nf4 != nullptr ? kNf4 : kFp4;
@@ -356,14 +301,14 @@ class Finder {
                                 "kernels have it",
                                 i, map->name, entry, m.table[i]));
     }
-    const Index blocks = up(count, m.block);
+    const Index blocks = groups_of(count, m.block);
     const auto* scales =
         RESHARD_TRY(part(found, t, {t.name + ".absmax", {DType::f32, DType::u8}, Dims{blocks}}));
     m.scales = data(*scales);
     if (scales->dtype == DType::u8) {
       const auto* coded =
           RESHARD_TRY(part(found, t, {t.name + ".nested_quant_map", {DType::f32}, Dims{256}}));
-      const Dims outer{up(blocks, state.nested_block)};
+      const Dims outer{groups_of(blocks, state.nested_block)};
       const auto* nested =
           RESHARD_TRY(part(found, t, {t.name + ".nested_absmax", {DType::f32}, outer}));
       m.coded = {data(*coded), data(*nested), state.nested_block, static_cast<float>(state.offset)};
@@ -371,10 +316,6 @@ class Finder {
     found.codes = m;
     return std::optional(std::move(found));
   }
-
-  const CodeForm& form_;
-  const Checkpoint& files_;
-  DType values_;
 };
 
 }  // namespace
@@ -382,7 +323,7 @@ class Finder {
 Result<DecodedTensors> decoded_tensors(const ModelSpec& stored, const CodeForm& form,
                                        const Checkpoint& checkpoint, DType values) {
   const Finder finder(form, checkpoint, values);
-  std::map<std::string, Found> found;  // by the name of the codes
+  std::map<std::string, FoundCodes> found;  // by the name of the codes
   std::set<std::string> parts;
   for (const CheckpointTensor& t : checkpoint.tensors()) {
     if (!stored.find(t.name)) continue;
@@ -399,7 +340,7 @@ Result<DecodedTensors> decoded_tensors(const ModelSpec& stored, const CodeForm& 
       RESHARD_TRY(out.tensors.add(t.name, t.shape, t.dtype, t.merged));
       continue;
     }
-    const Found& f = codes->second;
+    const FoundCodes& f = codes->second;
     RESHARD_TRY(out.tensors.add(f.tensor, f.shape, f.dtype));
     out.codes.emplace(f.tensor, f.codes);
   }
