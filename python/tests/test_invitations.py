@@ -37,6 +37,16 @@ def test_its_text_has_no_secret(tmp_path):
   assert "many" not in text and "secret=" not in text and "a-job" in text
 
 
+def test_numbers_of_wanted_tensors_are_checked(tmp_path):
+  tensors = [["a", "float32", [2], [2]]]
+  assert Invitation.of(invited(tmp_path, tensors=tensors, wanted=[0]).as_dict()).wanted == [0]
+  with pytest.raises(reshard.InvalidArgumentError, match="must be a list of numbers, or null"):
+    Invitation.of(invited(tmp_path, tensors=tensors, wanted=0).as_dict())
+  for wrong in (1, -1, "a", 0.5):
+    with pytest.raises(reshard.InvalidArgumentError, match="must be the number of one of 1 tensors"):
+      Invitation.of(invited(tmp_path, tensors=tensors, wanted=[wrong]).as_dict())
+
+
 def test_what_another_release_sends_is_refused_by_its_protocol(tmp_path):
   said = invited(tmp_path).as_dict()
   assert Invitation.of(said) == invited(tmp_path)

@@ -34,7 +34,7 @@ def test_a_draft_model_has_names_of_its_own():
   assert len(mine) == len(target.local(1)) + len(draft.local(1))
 
 
-def test_only_takes_models_whole():
+def test_only_may_name_a_model():
   target, draft = _layout("hf", 2), _layout("hf", 1)
   given = Draft(draft, {})
   drafts = len(draft.model.tensors)
@@ -43,11 +43,34 @@ def test_only_takes_models_whole():
   assert len(alone.table) == drafts and alone.draft_config
   without = Parts(target, ["model.*"], None, None, given)
   assert without.draft_config is None and len(without.table) == len(target.model.tensors)
-  for pattern, said in (("draft:model.norm*", "some of the draft model's weights"), ("model.norm*", "some of the model's")):
-    with pytest.raises(reshard.UnsupportedError, match=said):
-      Parts(target, pattern, None, None, given)
+  assert alone.wanted is without.wanted is None
   with pytest.raises(reshard.UnsupportedError, match="must be plain"):
     Parts(target, (), None, None, Draft(_layout("hf:quant=fp8_block", 1), {}))
+
+
+def test_only_may_name_tensors_of_models_of_which_workers_learn_all():
+  target, draft = _layout("hf", 2), _layout("hf", 1)
+  both = len(target.model.tensors) + len(draft.model.tensors)
+  parts = Parts(target, ["draft:model.norm.weight", "model.layers.1.*_proj.weight"], None, None, Draft(draft, {}))
+  assert len(parts.table) == both and parts.draft_config
+  wanted = [parts.table[i][0] for i in parts.wanted]
+  assert "draft:model.norm.weight" in wanted and "model.layers.1.self_attn.q_proj.weight" in wanted
+  assert len(wanted) == 1 + 7
+  alone = Parts(target, "model.norm.weight", None, None)
+  assert len(alone.table) == len(target.model.tensors)
+  assert [alone.table[i][0] for i in alone.wanted] == ["model.norm.weight"]
+  with pytest.raises(reshard.InvalidArgumentError, match="no tensor's name matches 'model.layers.2"):
+    Parts(target, "model.layers.2.*", None, None)
+
+
+def test_a_pattern_that_matches_nothing_that_workers_take_is_named():
+  target = _layout("hf", 2)
+  parts = Parts(target, ["model.layers.0.*", "model.norm.*"], None, None)
+  numbers = {name: i for i, (name, *_) in enumerate(parts.table)}
+  first = numbers["model.layers.0.mlp.up_proj.weight"]
+  parts.check_taken({first, numbers["model.norm.weight"]})
+  with pytest.raises(reshard.InvalidArgumentError, match="the engine has no tensor that matches 'model.norm"):
+    parts.check_taken({first})
 
 
 def test_a_local_tensor_of_two_models_is_padded_where_it_holds_the_other():

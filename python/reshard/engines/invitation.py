@@ -21,7 +21,7 @@ from reshard.engines.link import Link
 __all__ = ["MAX_DEADLINE", "PROTOCOL", "Invitation", "InvitedLink", "Invitations"]
 
 #: Of what trainers and workers tell each other. Both sides must have the same.
-PROTOCOL = 4
+PROTOCOL = 5
 
 #: The longest deadline that a worker accepts, in seconds.
 MAX_DEADLINE = 3600.0
@@ -54,6 +54,7 @@ class Invitation:
   config: str = field(repr=False)
   adapters: dict[str, dict[str, Any]] = field(default_factory=dict, repr=False)  # by name: folders and configs
   draft_config: str | None = field(default=None, repr=False)  # None: no draft model is updated
+  wanted: list[int] | None = field(default=None, repr=False)  # the numbers of tensors to update; None: all
   protocol: int = PROTOCOL
   ready: bool = False  # all ranks have joined
 
@@ -87,6 +88,12 @@ class Invitation:
     for name in ("trainers", "workers"):
       if not isinstance(getattr(self, name), int) or getattr(self, name) < 1:
         raise reshard.InvalidArgumentError(f"{name} {getattr(self, name)!r}: must be at least 1")
+    if self.wanted is not None and not isinstance(self.wanted, list):
+      raise reshard.InvalidArgumentError(f"wanted {self.wanted!r}: must be a list of numbers, or null")
+    count = len(self.tensors)
+    for number in self.wanted or ():
+      if not isinstance(number, int) or not 0 <= number < count:
+        raise reshard.InvalidArgumentError(f"wanted {number!r}: must be the number of one of {count} tensors")
 
 
 class InvitedLink(Link):

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -39,9 +39,10 @@ class Parts:
   """Checks `only`, `adapters` and `merge` of a trainer against its layout. Nothing is communicated.
 
   Raises InvalidArgumentError for a pattern that matches nothing, and for adapters in the layout of which nothing is
-  said; UnsupportedError for adapters that are more than A and B, and for a part of the weights.
+  said; UnsupportedError for adapters that are more than A and B, and for a part of an adapter.
 
-  Attributes: `table`, of the tensors that the engine gets; `adapters`, for its invitation; `merge`, the configs.
+  Attributes: `table`, of the models and adapters that the engine updates; `wanted`, the numbers in it of the tensors to
+  update, or None for all; `adapters`, for its invitation; `merge`, the configs.
   """
 
   def __init__(
@@ -68,19 +69,33 @@ class Parts:
       if draft.layout.quantised:
         raise reshard.UnsupportedError(f"{draft.layout.name}: the layout of a draft model must be plain")
       table += [[DRAFT + entry[0], *entry[1:]] for entry in manifest.table_of(draft.layout.model)]
-    patterns = [only] if isinstance(only, str) else list(only)
-    sent = set(_matching([entry[0] for entry in table], patterns)) if patterns else None
-    self.table = [entry for entry in table if sent is None or entry[0] in sent]
-    drafts = {entry[0] for entry in table if entry[0].startswith(DRAFT)}
-    self.adapters = {name: said for name, said in self.adapters.items() if sent is None or sent & set(there[name])}
-    kept_names = {entry[0] for entry in self.table}
-    _check_kept(kept_names, set(names) - factors, "model's weights")
-    _check_kept(kept_names, drafts, "draft model's weights")
+    self._only = [only] if isinstance(only, str) else list(only)
+    everything = [entry[0] for entry in table]
+    wanted = _matching(everything, self._only) if self._only else set(everything)
+    drafts = {name for name in everything if name.startswith(DRAFT)}
+    self.adapters = {name: said for name, said in self.adapters.items() if wanted & set(there[name])}
     for name in self.adapters:
-      _check_kept(kept_names, set(there[name]), f"factors of the adapter '{name}'")
+      _check_whole(wanted, set(there[name]), f"factors of the adapter '{name}'")
+    # A worker learns from all tensors of a model which of its own layers hold the wanted ones.
+    weights = set(everything) - factors - drafts
+    updated = wanted.union(*(model for model in (weights, drafts) if model & wanted))
+    self.table = [entry for entry in table if entry[0] in updated]
+    self.wanted = None
+    if wanted != updated:
+      self.wanted = [i for i, entry in enumerate(self.table) if entry[0] in wanted]
     self.draft_config = None
-    if draft is not None and drafts & kept_names:
+    if draft is not None and drafts & wanted:
       self.draft_config = config_of(draft.layout.model)
+
+  def check_taken(self, taken: Collection[int]) -> None:
+    """Raises InvalidArgumentError for a pattern of `only` that matches nothing that a worker takes.
+
+    taken  the numbers in `table` of the tensors that workers receive, whole or in part
+    """
+    names = [self.table[i][0] for i in taken]
+    for pattern in self._only:
+      if not any(map(matches(pattern), names)):
+        raise reshard.InvalidArgumentError(f"only: the engine has no tensor that matches '{pattern}'")
 
   def holds(self, layout: reshard.Layout, rank: int) -> manifest.Manifest:
     """What a rank sends: of its layout, and of its draft model."""
@@ -160,7 +175,7 @@ def _check_adapters(there: Mapping[str, Any], adapters: Mapping[str, Any], merge
     )
 
 
-def _matching(names: list[str], patterns: list[str]) -> list[str]:
+def _matching(names: list[str], patterns: list[str]) -> set[str]:
   found: set[str] = set()
   for pattern in patterns:
     test = matches(pattern)
@@ -168,12 +183,12 @@ def _matching(names: list[str], patterns: list[str]) -> list[str]:
     if not hits:
       raise reshard.InvalidArgumentError(f"only: no tensor's name matches '{pattern}'")
     found.update(hits)
-  return [name for name in names if name in found]
+  return found
 
 
-def _check_kept(kept: set[str], names: set[str], what: str) -> None:
-  """All of these move, or none."""
-  left = sorted(names - kept)
+def _check_whole(wanted: set[str], names: set[str], what: str) -> None:
+  """Raises UnsupportedError if only some of these are wanted."""
+  left = sorted(names - wanted)
   if left and len(left) < len(names):
     raise reshard.UnsupportedError(
       f"only= leaves out some of the {what} ({listed(left)}): an engine takes all of them, or none"

@@ -89,6 +89,7 @@ class EngineTrainer:
       config=config_of(layout.model),
       adapters=parts.adapters,
       draft_config=parts.draft_config,
+      wanted=parts.wanted,
     )
     self._link = self._join()
     try:
@@ -152,6 +153,8 @@ class EngineTrainer:
       mine = {"holds": parts.holds(layout, self.rank), "quant": quant and quant.as_dict(), "version": 0}
       messages = link.gather(mine)
       model = manifest.model_of(self._invitation.tensors)
+      with link.ends_the_group():
+        parts.check_taken({p["tensor"] for x in messages[trainers:] for held in x["holds"] for p in held["parts"]})
       source, target = layouts_of(model, messages, trainers)
       _check_same(layout, source, self.rank)
       if len(parts.table) != len(layout.model.tensors) or parts.draft_config is not None:

@@ -105,7 +105,8 @@ def _bytes_of(tensor: Any) -> torch.Tensor:
 
 
 class CheckpointRoute(Route):
-  """All tensors of the model, whole, through `load_weights`: works for whatever vLLM can load."""
+  """All tensors of the model, whole, through `load_weights`: works for whatever vLLM can load. Also if only some are
+  wanted."""
 
   name = "checkpoint"
 
@@ -130,6 +131,7 @@ class LocalRoute(Route):
 
   layout  of this worker, over the trainer's model; quantised if the engine is.
   shared  modules of the model that are another model's, which updates them
+  wanted  names of the trainer's tensors; modules that hold nothing of them are not updated, others whole. None: all
 
   Errors: UnsupportedError, with the first difference, if the layout does not fit the model.
   """
@@ -143,16 +145,24 @@ class LocalRoute(Route):
     rank: int,
     in_place: bool,
     shared: Collection[torch.nn.Module] = (),
+    wanted: Collection[str] | None = None,
   ) -> None:
     self.holds, self.live, self.forms = [], {}, {}
     self._written: dict[torch.nn.Module, None] = {}
     slots = fit(model, layout, rank, shared)
+    updated = {slot.module for slot in slots.values()}.difference(shared)
+    if wanted is not None:
+      updated &= {
+        slots[t.name].module
+        for t in layout.values.local(rank)
+        if any(f.tensor in wanted for f in t.fragments)
+      }
     chosen = set(layout.quant_tensors)
     for entry, values in zip(
       manifest.describe(layout.values, rank), layout.values.local(rank), strict=True
     ):
       name = entry["name"]
-      if slots[name].module in shared:
+      if slots[name].module not in updated:
         continue
       if chosen.intersection(f.tensor for f in values.fragments):
         self.holds.append(entry)
@@ -166,7 +176,7 @@ class LocalRoute(Route):
         self._written[slot.module] = None
     for t in layout.local(rank):
       slot = slots[t.name]
-      if t.name not in self.live and slot.module not in shared:
+      if t.name not in self.live and slot.module in updated:
         self.forms[t.name] = Form(t.file_name, slot.shape, slot.dtype)
 
   def apply(self, model: torch.nn.Module, model_config: Any, raw: Raw) -> None:

@@ -46,9 +46,11 @@ class Trainer(EngineTrainer):
   deadline    seconds for joining, and for the refit of an update.
   draft       a reshard.vllm.Draft: the engine's draft model (speculative decoding), which is updated with the
               model, as one version. docs/vllm.md.
-  only        patterns of the tensors to update ("*" matches any characters, "#" a number): all of the
-              model's weights or none; of the draft model ("draft:*") and of adapters likewise. By default
-              everything in the layouts.
+  only        patterns of the tensors to update ("*" matches any characters, "#" a number), also of the draft
+              model ("draft:*") and of adapters, each of which is updated whole. A worker updates the layers of
+              its own that hold something of them: with a query projection also key and value, with an expert
+              all of its layer; on the route "checkpoint" everything. Others are neither planned nor sent, and
+              keep their values. By default everything in the layouts.
   adapters    {name: reshard.lora.Adapter}: LoRA adapters in the layout that the engine loads from
               folders, which an update writes anew. docs/lora.md.
   merge       {name: peft.LoraConfig or dict}: LoRA adapters in the layout that are merged into what is

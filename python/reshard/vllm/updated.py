@@ -48,7 +48,13 @@ class Updated:
     names = _own_names(said, prefix)
     self._numbers = [i for i, name in enumerate(names) if name is not None]
     table = [[names[i], *said.tensors[i][1:]] for i in self._numbers]
-    self._said = replace(said, tensors=table, config=said.draft_config or "" if prefix else said.config)
+    self._wanted: set[str] | None = None
+    if said.wanted is not None:
+      wanted = set(said.wanted)
+      self._wanted = {entry[0] for i, entry in zip(self._numbers, table, strict=True) if i in wanted}
+    self._said = replace(
+      said, tensors=table, config=said.draft_config or "" if prefix else said.config, wanted=None
+    )
     self.quant = routes.quantisation_of(config, self._said) if table else None
     if prefix and self.quant is not None:
       raise reshard.UnsupportedError("the engine's draft model is quantised: only plain ones are updated")
@@ -72,7 +78,9 @@ class Updated:
     common = [way for way in self._found if all(way in other for other in messages)]
     if common:
       layout = self._found[common[0]]
-      self._route = routes.LocalRoute(self._model, layout, self._rank, self._said.in_place, self._shared)
+      self._route = routes.LocalRoute(
+        self._model, layout, self._rank, self._said.in_place, self._shared, self._wanted
+      )
       return common[0]
     if self._shared:
       raise reshard.UnsupportedError(
