@@ -5,7 +5,7 @@
 #
 #   tools/gpu_build.sh <folder> <folder of nvcc's environment> <jobs> [-DNAME=VALUE ...]
 #
-# The package is built for the Python that GPU_PYTHON names, which must have nanobind; else for this machine's.
+#   GPU_PYTHON   the Python for which the package is built, by default this machine's; it must have nanobind
 set -euo pipefail
 folder=$1
 venv=$2

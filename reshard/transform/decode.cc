@@ -181,7 +181,7 @@ const CodeValues& code_values(DType dtype) {
       filled([](std::uint32_t code) { return small_to_float(CodeKind::e2m1, code & 15U); });
   static const CodeValues e4m3 =
       filled([](std::uint32_t code) { return small_to_float(CodeKind::e4m3, code); });
-  // The upper half of an F16.
+  // An E5M2 code is the upper byte of an F16.
   static const CodeValues e5m2 =
       filled([](std::uint32_t code) { return from_f16(static_cast<std::uint16_t>(code << 8U)); });
   RESHARD_CHECK(dtype == DType::f4 || dtype == DType::f8_e4m3 || dtype == DType::f8_e5m2);

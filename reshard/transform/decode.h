@@ -36,7 +36,8 @@ struct PackedIntegers {
 
 /// The numbers that codes stand for, by code.
 using CodeValues = std::array<float, 256>;
-/// Those of f4 (E2M1), f8_e4m3 or f8_e5m2. Static.
+/// The numbers of all codes of f4 (E2M1), f8_e4m3 or f8_e5m2. The table lives as long as the
+/// program.
 const CodeValues& code_values(DType dtype);
 
 /// Weights [rows, cols] of (number - zero point) * scale * factor + offset, where a code's number

@@ -292,7 +292,8 @@ TEST(Decode, scales_of_a_byte_may_be_swizzled) {
     for (Index r = 0; r < kRows; ++r)
       for (Index c = 0; c < kGroups * kBlock; ++c) {
         const Index g = c / kBlock;
-        // A power of two in both dtypes, which row and group tell apart from their neighbours.
+        // Neighbouring rows and groups have different scales: powers of two, which both dtypes
+        // have.
         const auto power = static_cast<int>((r + g) % 3);
         const int stored = dtype == DType::f8_e8m0 ? 127 + power : (7 + power) << 3;
         const Index tile = r / 128 * 2 + g / 4, row = r % 128;

@@ -164,13 +164,23 @@ def described(key, value):
   return change
 
 
+PRE_SCALED = ["qdata", "scale", "zero_point", "act_pre_scale"]
+
+
+def pre_scaled(flat, metadata):
+  """A weight whose inputs are scaled first."""
+  flat[UP + "._weight_act_pre_scale"] = torch.ones(64)
+  described("_tensor_data_names", PRE_SCALED)(flat, metadata)
+
+
 @pytest.mark.parametrize(
   ("change", "what"),
   [
     (lambda _, metadata: metadata.pop(UP + ".weight"), "does not describe 'model.layers.0.mlp.up_proj.weight'"),
     (described("_type", "Int4TilePackedTo4dTensor"), "is stored as torchao's Int4TilePackedTo4dTensor, which is not read"),
     (described("block_size", [2, GROUP]), "blocks that are not groups of columns"),
-    (described("_tensor_data_names", ["qdata", "scale", "zero_point", "act_pre_scale"]), "_weight_act_pre_scale', which is not"),
+    (described("_tensor_data_names", PRE_SCALED), "without 'model.layers.0.mlp.up_proj._weight_act_pre_scale'"),
+    (pre_scaled, "of 'model.layers.0.mlp.up_proj._weight_act_pre_scale', which is not read"),
     (lambda flat, _: flat.pop(UP + "._weight_zero_point"), "without 'model.layers.0.mlp.up_proj._weight_zero_point'"),
     (lambda flat, _: flat.update({UP + "._weight_scale": torch.ones(3, 96)}), "it must be"),
   ],

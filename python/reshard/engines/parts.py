@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -87,12 +87,12 @@ class Parts:
     if draft is not None and drafts & wanted:
       self.draft_config = config_of(draft.layout.model)
 
-  def check_taken(self, taken: Collection[int]) -> None:
+  def check_taken(self, taken: Iterable[int]) -> None:
     """Raises InvalidArgumentError for a pattern of `only` that matches nothing that a worker takes.
 
     taken  the numbers in `table` of the tensors that workers receive, whole or in part
     """
-    names = [self.table[i][0] for i in taken]
+    names = {self.table[i][0] for i in taken} if self._only else set()
     for pattern in self._only:
       if not any(map(matches(pattern), names)):
         raise reshard.InvalidArgumentError(f"only: the engine has no tensor that matches '{pattern}'")

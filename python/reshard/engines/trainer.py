@@ -154,7 +154,7 @@ class EngineTrainer:
       messages = link.gather(mine)
       model = manifest.model_of(self._invitation.tensors)
       with link.ends_the_group():
-        parts.check_taken({p["tensor"] for x in messages[trainers:] for held in x["holds"] for p in held["parts"]})
+        parts.check_taken(p["tensor"] for x in messages[trainers:] for held in x["holds"] for p in held["parts"])
       source, target = layouts_of(model, messages, trainers)
       _check_same(layout, source, self.rank)
       if len(parts.table) != len(layout.model.tensors) or parts.draft_config is not None:

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Random values of weights for proofs: the same each time, and other ones in each draw.
 
-Among them are both signs, fractions, repeats, zeros, and values that no narrower dtype has. Tensors of more than a few
-thousand elements take them from two pools of the process, each from a place that follows from their name: making new ones
-took 97 % of the time of a proof. Larger ones than a pool repeat; its length is a prime, so that no row of a usual length is
-another's copy.
+Among them are both signs, fractions, repeats, zeros, and values that no narrower dtype has. To make them takes most of the
+time of a proof, so tensors of more than a few thousand elements combine two pools, which the process keeps, each from a place
+that follows from the tensor's name. Smaller ones get values of their own, because a few of a pool may be equal by chance.
+Tensors larger than a pool repeat it; its length is a prime, so that no row of a usual length is another's copy.
 """
 
 import functools
@@ -51,7 +51,7 @@ def _from_pools(places: tuple[int, int], size: int, dtype: torch.dtype, draw: in
 
 @functools.cache
 def _pool(which: int, dtype: torch.dtype, draw: int) -> torch.Tensor:
-  """_TILE values, twice, so that as many follow from each of the first ones."""
+  """_TILE values, followed by the same again: from each place of the first half, _TILE values follow."""
   if dtype == torch.uint8:
     same = torch.Generator().manual_seed(which)
     return torch.randint(0, 256, (_TILE,), generator=same, dtype=torch.uint8).repeat(2)

@@ -8,7 +8,7 @@ from safetensors.torch import load_file, save_file
 
 FILE = "model.safetensors"
 PLAIN, EXPERTS = "llama", "qwen3_moe"
-# What is named, and the parts of names of what a worker's layers hold with it.
+# For each model: patterns for only=, and parts of the names of all tensors in the layers that hold a match.
 NAMED = {
   PLAIN: (["model.layers.1.self_attn.q_proj.*", "lm_head.weight"], ["layers.1.self_attn.q", "layers.1.self_attn.k", "layers.1.self_attn.v", "lm_head"]),
   EXPERTS: (["model.layers.0.mlp.experts.3.down_proj.weight"], ["layers.0.mlp.experts."]),

@@ -7,6 +7,12 @@
 
 namespace reshard::identify {
 
+std::optional<DType> value_dtype(std::string_view torch_name) {
+  const auto dtype = dtype_from_torch_name(torch_name);
+  const bool fits = dtype && std::ranges::find(kFloats, *dtype) != kFloats.end();
+  return fits ? dtype : std::nullopt;
+}
+
 Result<const CheckpointTensor*> CodeFiles::part(FoundCodes& found, const CheckpointTensor& codes,
                                                 const WantedPart& want) const {
   const CheckpointTensor* const t = stored(want.name);

@@ -4,7 +4,9 @@
 #pragma once
 
 #include <initializer_list>
+#include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -17,8 +19,13 @@ namespace reshard::identify {
 
 inline constexpr std::initializer_list<DType> kFloats = {DType::f16, DType::bf16, DType::f32};
 
-/// n / by, rounded up; 1 if `by` is 0.
-constexpr Index groups_of(Index n, Index by) { return by == 0 ? 1 : (n + by - 1) / by; }
+/// The number of groups into which `n` elements are divided, of `size` each but for the last. Size
+/// 0 stands for one group.
+constexpr Index groups_of(Index n, Index size) { return size == 0 ? 1 : (n + size - 1) / size; }
+
+/// The dtype of decoded weights with this torch name ("bfloat16"): F16, BF16 or F32; none for
+/// others.
+std::optional<DType> value_dtype(std::string_view torch_name);
 
 /// A tensor of codes, found with its parts.
 struct FoundCodes {

@@ -261,12 +261,9 @@ class Finder : CodeFiles {
       state.shape.push_back(size);
     }
     const auto dtype = RESHARD_TRY(fields.text("dtype")).value_or("none");
-    if (dtype == "float16")
-      state.dtype = DType::f16;
-    else if (dtype == "float32")
-      state.dtype = DType::f32;
-    else if (dtype != "bfloat16")
-      return fields.unsupported("dtype " + as_word(dtype));
+    const auto known = value_dtype(dtype);
+    if (!known) return fields.unsupported("dtype " + as_word(dtype));
+    state.dtype = *known;
     state.block = RESHARD_TRY(fields.size("blocksize", kMax));
     state.nested_block =
         RESHARD_TRY(fields.optional_size("nested_blocksize", kMax)).value_or(state.nested_block);

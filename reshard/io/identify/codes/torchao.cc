@@ -17,8 +17,8 @@ using hf::ConfigFields;
 
 constexpr std::string_view kCodes = "_qdata";
 
-/// The name of a parameter before torchao took it apart, and what the names of its parts begin
-/// with.
+/// A parameter that torchao stores in parts: its own name, and the prefix of the names of its
+/// parts.
 struct Parameter {
   std::string name, parts;
 };
@@ -66,7 +66,7 @@ class Reader {
   }
 
  private:
-  /// An error: this is not read.
+  /// The error for a tensor, or `what` of it, that is not read.
   tl::unexpected<Error> unread(const std::string& what) const {
     const std::string subclass = description_.text("_type")->value_or("none");
     return fail(Code::unsupported,
@@ -74,14 +74,18 @@ class Reader {
                             subclass, what.empty() ? "," : " of ", what));
   }
 
-  /// The description lists the parts. One that was not looked for is not understood.
+  /// Refuses parts that the description lists and that the subclass is not known to have, or that
+  /// are missing.
   Result<> check_parts() const {
     const auto listed = RESHARD_TRY(description_.texts("_tensor_data_names"));
     std::set<std::string> known = {codes_.name};
     known.insert(found_.parts.begin(), found_.parts.end());
     for (const std::string& part : listed.value_or(std::vector<std::string>()))
-      if (const std::string name = parameter_.parts + part; !known.contains(name))
-        return unread(fmt::format("'{}',", name));
+      if (const std::string name = parameter_.parts + part; !known.contains(name)) {
+        if (files_.stored(name) != nullptr) return unread(fmt::format("'{}',", name));
+        return fail(Code::unsupported, fmt::format("'{}' is stored as {} without '{}'", codes_.name,
+                                                   files_.form().text, name));
+      }
     return {};
   }
 
@@ -93,18 +97,13 @@ class Reader {
   /// Takes the dtype of the values.
   Result<> take_values(std::string_view key) {
     const auto said = RESHARD_TRY(dtype(key)).value_or("none");
-    if (said == "bfloat16")
-      found_.dtype = DType::bf16;
-    else if (said == "float16")
-      found_.dtype = DType::f16;
-    else if (said == "float32")
-      found_.dtype = DType::f32;
-    else
-      return unread(fmt::format("{} {},", key, as_word(said)));
+    const auto known = value_dtype(said);
+    if (!known) return unread(fmt::format("{} {},", key, as_word(said)));
+    found_.dtype = *known;
     return {};
   }
 
-  /// Codes of a byte each, or, with `bits` 4, two in a byte, the first one in the low half.
+  /// Takes codes of one byte each or, with `bits` 4, two in a byte with the first in the low half.
   void take_codes(int bits, bool is_signed) {
     m_.rows = codes_.shape[0];
     m_.cols = codes_.shape[1] * (8 / bits);
@@ -135,7 +134,7 @@ class Reader {
     return files_.part(found_, codes_, {parameter_.parts + name, dtypes, shape});
   }
 
-  /// Scales [row groups, column groups], whose shape says the size of the groups.
+  /// Takes scales [row groups, column groups]. Their shape gives the size of the groups.
   Result<> take_scales(std::initializer_list<DType> dtypes) {
     const CheckpointTensor* const there = files_.stored(parameter_.parts + "scale");
     Dims shape{m_.rows, 1};
@@ -199,7 +198,7 @@ class Reader {
     return take_scales({DType::f32, DType::bf16});
   }
 
-  /// A scale for each block of columns, swizzled or in rows.
+  /// Takes one scale for each block of columns, swizzled or in rows.
   Result<> take_block_scales(DType dtype) {
     const Index block = RESHARD_TRY(attributes_.size("block_size"));
     if (m_.cols % block != 0) return unread(fmt::format("{} columns,", m_.cols));
