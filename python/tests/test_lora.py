@@ -333,6 +333,9 @@ def test_parts_of_a_trainer_are_checked(tmp_path):
   assert len(Parts(layout, (), None, {"default": config}).table) == weights
   alone = Parts(layout, ["*proj.weight", "*norm.weight", "*embed_tokens.weight", "lm_head.weight"], {"default": adapter}, None)
   assert len(alone.table) == weights and not alone.adapters
+  some = Parts(layout, ["model.layers.0.*", reshard.lora.NAMES], {"default": adapter}, None)
+  layer = [name for name in _base().state_dict() if name.startswith("model.layers.0.")]
+  assert len(some.table) == weights + len(factors) and len(some.wanted) == len(layer) + len(factors)
   ordinary = Parts(layout, (), {}, None)
   assert len(ordinary.table) == weights + len(factors) and not ordinary.adapters
   invalid, unsupported = reshard.InvalidArgumentError, reshard.UnsupportedError
@@ -342,7 +345,6 @@ def test_parts_of_a_trainer_are_checked(tmp_path):
     (((), {"policy": adapter}, None), invalid, "'default'"),
     (("*.nothing", None, {"default": config}), invalid, r"no tensor's name matches '\*.nothing'"),
     ((["*.lora_A.*"], {"default": adapter}, None), unsupported, "some of the factors of the adapter 'default'"),
-    ((["model.layers.0.*", reshard.lora.NAMES], {"default": adapter}, None), unsupported, "all of them, or none"),
     (((), {"default": reshard.lora.Adapter("here", config)}, None), invalid, "not absolute"),
     (((), {"default": {"folder": "/x", "config": config.to_dict() | {"bias": "all"}}}, None), unsupported, "bias="),
   ):

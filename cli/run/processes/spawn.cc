@@ -20,6 +20,7 @@
 #include <string>
 #include <vector>
 
+#include "cli/exit_code.h"
 #include "cli/interrupt.h"
 #include "cli/run/processes/heartbeat.h"
 #include "cli/run/processes/shared_memory_names.h"
@@ -246,14 +247,22 @@ class Family {
     return 0;
   }
 
-  /// Who was aborted only repeats the reason of another, and of those who waited in vain the first
-  /// knows best for whom: it is the one that all others come to.
+  /// A rank that got a signal knows why it ended. A rank that was aborted only repeats the reason
+  /// of another, and of those that waited in vain the first knows best for whom: it is the one that
+  /// all others come to.
   Error cause() const {
-    const auto order = [](const ReportedError& t) {
+    const auto order = [this](const ReportedError& t) {
+      if (was_interrupted(t.index)) return std::pair(-1, 0);
       if (t.error.code == Code::aborted) return std::pair(2, 0);
       return t.error.code == Code::deadline ? std::pair(1, t.index) : std::pair(0, 0);
     };
     return std::ranges::min_element(reported_, {}, order)->error;
+  }
+
+  bool was_interrupted(int index) const {
+    const auto i = static_cast<std::size_t>(index);
+    const int status = i < children_.size() ? children_[i].status : 0;
+    return WIFEXITED(status) && WEXITSTATUS(status) == kInterrupted;
   }
 
   void send(int signal) {

@@ -96,11 +96,14 @@ Result<> FdPassing::listen(std::uint64_t nonce) {
   return {};
 }
 
-Result<> FdPassing::ask(Rank peer, std::uint64_t nonce) {
+Result<> FdPassing::ask(Rank peer, std::uint64_t nonce, bool same_network) {
   FileDescriptor socket = unix_socket();
   const Address a = address(nonce);
   if (!socket ||
       ::connect(socket.get(), reinterpret_cast<const sockaddr*>(&a.name), a.bytes) != 0) {
+    // It listened before it gave the nonce, and does until it has all files or leaves.
+    if (socket && same_network && errno == ECONNREFUSED)
+      return fail(Code::aborted, fmt::format("rank {} has left the group", peer.value()));
     return fail(
         Code::unsupported,
         fmt::format("the memory of rank {} cannot be accessed: neither through /proc nor by a "

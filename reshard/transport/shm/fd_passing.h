@@ -21,8 +21,9 @@ class FdPassing {
  public:
   /// Listens at an address derived from the nonce. Errors: io.
   Result<> listen(std::uint64_t nonce);
-  /// Connects to a listening peer, without waiting for its files. Errors: `unsupported`.
-  Result<> ask(Rank peer, std::uint64_t nonce);
+  /// Connects to a listening peer, without waiting for its files. Errors: `aborted` if the peer has
+  /// left, which is known only of a peer in the same network namespace; `unsupported`.
+  Result<> ask(Rank peer, std::uint64_t nonce, bool same_network);
   /// Passes the files to `peers` peers that asked. Errors: `deadline`, io.
   Result<> serve(int peers, int segment, int arena, Deadline deadline);
   /// Receives the files of a peer that was asked. Errors: `deadline`, `unsupported`.

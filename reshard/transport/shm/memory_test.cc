@@ -2,11 +2,13 @@
 // Protects: messages from shared and from private memory arrive complete by every method, and
 // revoked memory is not accepted as a message.
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <vector>
 
 #include "reshard/memory/host_buffer.h"
+#include "reshard/transport/shm/fd_passing.h"
 #include "reshard/transport/shm/shm_testutil.h"
 
 namespace reshard {
@@ -107,6 +109,18 @@ TEST(ShmMemory, memory_out_of_reach_is_said_to_be) {
     expect_error(me.transport->share(shared.bytes()), Code::unsupported);
   };
   EXPECT_EQ(outcome(shm_threads("ring")(2, none)), "");
+}
+
+TEST(ShmMemory, a_peer_that_has_left_is_not_called_out_of_reach) {
+  const std::uint64_t nonce = 0x5a17'0000'0000'0000 + static_cast<std::uint64_t>(getpid());
+  shm::FdPassing asks;
+  {
+    shm::FdPassing listens;
+    ASSERT_EQ(outcome(listens.listen(nonce)), "");
+    EXPECT_EQ(outcome(asks.ask(Rank(3), nonce, true)), "");
+  }
+  expect_error(asks.ask(Rank(3), nonce, true), Code::aborted, {"rank 3 has left"});
+  expect_error(asks.ask(Rank(3), nonce, false), Code::unsupported, {"rank 3", "namespace"});
 }
 
 TEST(ShmMemory, a_way_that_does_not_exist_is_refused_on_every_rank) {

@@ -31,7 +31,7 @@ constexpr std::uint64_t kCardMagic = 0x31304d4853445243ULL;
 struct Card {
   std::uint64_t magic;
   std::uint64_t boot;
-  std::uint64_t pid_namespace;
+  std::uint64_t pid_namespace, network_namespace;
   std::uint64_t nonce;
   std::uint64_t probe;  ///< address of a copy of the nonce in private memory.
   std::int32_t pid;
@@ -58,9 +58,10 @@ std::uint64_t boot_id() {
   return hash64(line);
 }
 
-std::uint64_t pid_namespace() {
+/// The number of this process's namespace of a kind ("pid", "net"), or 0 if it is not known.
+std::uint64_t own_namespace(const char* kind) {
   struct stat s{};
-  return stat("/proc/self/ns/pid", &s) == 0 ? s.st_ino : 0;
+  return stat(fmt::format("/proc/self/ns/{}", kind).c_str(), &s) == 0 ? s.st_ino : 0;
 }
 
 /// If Yama restricts ptrace, permits other processes to read the memory of this one.
@@ -110,7 +111,8 @@ Card describe(const Mine& mine, const Result<>& prepared) {
   Card card = mine.card;
   card.magic = kCardMagic;
   card.boot = boot_id();
-  card.pid_namespace = pid_namespace();
+  card.pid_namespace = own_namespace("pid");
+  card.network_namespace = own_namespace("net");
   card.pid = getpid();
   gethostname(card.host, sizeof card.host - 1);
   if (!prepared) put_text(card.trouble, sizeof card.trouble, prepared.error().message);
@@ -163,20 +165,25 @@ std::uint8_t probe(const Card& mine, const Card& card, const Peer& peer) {
   return reach;
 }
 
-/// Gathers one byte per peer from every rank, or the first error of any rank.
+/// How agree() marks that a rank has an error, and which.
+constexpr std::byte kFine{0}, kUnsupported{1}, kAborted{2};
+
+/// Gathers one byte per peer from every rank, or the first error of any rank: `aborted`, or
+/// `unsupported` for all others.
 Result<std::vector<std::vector<std::byte>>> agree(ControlPlane& control, const Result<>& outcome,
                                                   std::vector<std::byte> mine, Deadline deadline) {
-  mine.insert(mine.begin(), outcome ? std::byte{0} : std::byte{1});
+  std::byte mark = kFine;
   if (!outcome) {
+    mark = outcome.error().code == Code::aborted ? kAborted : kUnsupported;
     const auto text = std::as_bytes(std::span(outcome.error().message));
     mine.assign(text.begin(), text.end());
-    mine.insert(mine.begin(), std::byte{1});
   }
+  mine.insert(mine.begin(), mark);
   auto all = RESHARD_TRY(control.all_gather(mine, deadline));
   for (std::size_t r = 0; r < all.size(); ++r) {
-    if (!all[r].empty() && all[r][0] == std::byte{1}) {
+    if (!all[r].empty() && (all[r][0] == kUnsupported || all[r][0] == kAborted)) {
       const auto* text = reinterpret_cast<const char*>(all[r].data()) + 1;
-      return fail(Code::unsupported,
+      return fail(all[r][0] == kAborted ? Code::aborted : Code::unsupported,
                   fmt::format("rank {}: {}", r, std::string_view(text, all[r].size() - 1)));
     }
     if (all[r].size() != all.size() + 1)
@@ -250,7 +257,9 @@ Result<Peers> connect_peers(ControlPlane& control, Deadline deadline, Mail mail)
         (visible && mine.allowed.through_proc && take_from_proc(cards[r], peer, mine.rings, from)))
       continue;
     asks[r] = std::byte{1};
-    const Result<> asked = mine.passer.ask(from, cards[r].nonce);
+    const bool same_network = cards[r].network_namespace == mine.card.network_namespace &&
+                              mine.card.network_namespace != 0;
+    const Result<> asked = mine.passer.ask(from, cards[r].nonce, same_network);
     if (!asked && taken) taken = asked;
   }
   const auto asked = RESHARD_TRY(agree(control, taken, asks, deadline));

@@ -46,7 +46,7 @@ enum class Mail : std::uint8_t { none, rings };
 
 /// Collective. Exchanges the files of all ranks and probes which methods work between each pair.
 /// Errors, identical on all ranks: `unsupported` names a rank that is on another host or cannot be
-/// reached, and why; errors of the control plane.
+/// reached, and why; `aborted` names a rank that has left; errors of the control plane.
 Result<Peers> connect_peers(ControlPlane& control, Deadline deadline, Mail mail = Mail::rings);
 
 /// Why this host does not support shared memory, or "".
