@@ -54,8 +54,8 @@ class Mapping {
  public:
   Mapping(const std::string& path, std::size_t size) : size_(size) {
     const FileDescriptor fd(::open(path.c_str(), O_RDWR | O_CLOEXEC));
-    at_ = static_cast<char*>(
-        ::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd.get(), 0));
+    at_ =
+        static_cast<char*>(::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd.get(), 0));
     EXPECT_NE(at_, MAP_FAILED);
   }
   Mapping(const Mapping&) = delete;

@@ -22,8 +22,7 @@ constexpr std::size_t kMaxConfigBytes = std::size_t{16} << 20;
 
 Result<> write_config(const std::string& path, const std::string& to, bool as_stored) {
   const auto text = RESHARD_TRY(read_text_file(path, kMaxConfigBytes));
-  const auto plain =
-      as_stored ? Result<std::string>(text) : config_of_plain_weights(text, path);
+  const auto plain = as_stored ? Result<std::string>(text) : config_of_plain_weights(text, path);
   return write_new_text_file((fs::path(to) / kConfigFile).string(), RESHARD_TRY(plain));
 }
 

@@ -114,7 +114,7 @@ class Faults(processes.ProcessTest):
         self.need("shm")
         run = self.start(
             "run", *SMALL, *LAYOUTS, "--transport", "shm", "--spawn", "--verify", "--json",
-            "--repeat", 2000, "--deadline", 30,
+            "--repeat", 600, "--deadline", 6,
         )  # fmt: skip
         self.wait_for(lambda: len(self.ranks_of(run)) == 4, "all ranks")
         ranks = self.ranks_of(run).values()

@@ -58,9 +58,7 @@ class Interface {
       wrong(fmt::format("{} '{}', which is {}", has(name) ? "has a wrong" : "lacks", name, what));
     return value;
   }
-  std::string typestr() const {
-    return wanted<std::string>("typestr", "a type such as '<f4'");
-  }
+  std::string typestr() const { return wanted<std::string>("typestr", "a type such as '<f4'"); }
   DataType dtype() const { return dtype_of_typestr(typestr()); }
   /// The tensor, whose elements are of this dtype. Its strides are in bytes, or missing.
   TensorView view(DataType dtype, dlpack::Device device) const {

@@ -17,9 +17,9 @@ struct KindInLayout {
   std::string local;    ///< pattern of the local tensors' names; empty: no rank holds them.
   std::string how;      ///< "dim 0 over tp=4; in 8 pieces; beside 2 others; padded; as F32;
                         ///< negated_exp; by rule 7"
-  Dims shape;  ///< of a local tensor in memory, on the first rank that has it.
-  Index count = 0;  ///< tensors.
-  Index ranks = 0;  ///< that hold a part of the first of them.
+  Dims shape;           ///< of a local tensor in memory, on the first rank that has it.
+  Index count = 0;      ///< tensors.
+  Index ranks = 0;      ///< that hold a part of the first of them.
 };
 
 /// In the order of the model's tensors. Cost: proportional to the tensors and their places.

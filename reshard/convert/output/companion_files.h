@@ -34,8 +34,8 @@ struct CompanionChoice {
 
 /// Copies the files that belong to a model besides its weights, of at most 64 MiB each: configs,
 /// tokenizer, processors, chat templates (also those in additional_chat_templates/), code, license
-/// and model card. Hidden files and indexes of weights belong to the input alone. Returns everything
-/// else in the folder, sorted, with the reason why it was not copied.
+/// and model card. Hidden files and indexes of weights belong to the input alone. Returns
+/// everything else in the folder, sorted, with the reason why it was not copied.
 Result<std::vector<FileLeftOut>> copy_companion_files(const std::string& from,
                                                       const std::string& to,
                                                       const CompanionChoice& choice);

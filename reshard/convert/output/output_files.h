@@ -20,8 +20,8 @@ struct OutputFile {
   std::vector<SlotId> slots = {};        ///< in the order of the layout.
   std::vector<TensorSpec> tensors = {};  ///< one per slot, then one per element of `packed_shapes`.
   std::vector<std::array<std::int64_t, 2>> packed_shapes = {};  ///< SlotFiles::packed_shape().
-  Index tensor_bytes = 0;           ///< without the header.
-  Index file_bytes = 0;             ///< with it.
+  Index tensor_bytes = 0;                                       ///< without the header.
+  Index file_bytes = 0;                                         ///< with it.
   StringMap metadata = {
       {"format", "pt"}};  ///< of the file; loaders of `transformers` require this.
 };

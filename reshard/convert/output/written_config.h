@@ -13,7 +13,8 @@ namespace reshard::output {
 /// The config.json beside the files of a conversion.
 struct WrittenConfig {
   std::optional<std::string> text;  ///< none: the input's, byte for byte.
-  std::vector<std::string> notes;   ///< what was changed because the files say otherwise, a line each.
+  std::vector<std::string>
+      notes;  ///< what was changed because the files say otherwise, a line each.
 };
 
 /// The config that describes what is written: how weights are quantised, if they are, and, of

@@ -53,8 +53,8 @@ Result<std::string> config_with_layers(std::string_view text, Index layers,
 const Json* quantization_section(const Json& config);
 
 struct ConfigOfDtype {
-  std::string text = {};  ///< the same text if it said so already, or says no dtype.
-  std::string said = {};  ///< the dtype that it said instead; else empty.
+  std::string text = {};   ///< the same text if it said so already, or says no dtype.
+  std::string said = {};   ///< the dtype that it said instead; else empty.
   std::string dtype = {};  ///< this one, as configs name it.
 };
 /// A config.json whose dtype is this one. @pre is_convertible(dtype)

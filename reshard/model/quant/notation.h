@@ -23,13 +23,13 @@ namespace reshard {
 ///   quant_grid=local|tensor   where block grids begin; default: tensor for hf, otherwise local
 ///   quant_skip=PART+PART...   skips canonical tensors whose names contain a PART; some name must
 struct QuantNotation {
-  std::string family, name;  ///< of the layout: its family, its notation with these keys.
-  QuantFormat format;        ///< of `stored` none, until the caller sets it.
+  std::string family, name;       ///< of the layout: its family, its notation with these keys.
+  QuantFormat format;             ///< of `stored` none, until the caller sets it.
   std::optional<BlockGrid> grid;  ///< as given.
   std::vector<std::string> skip;
-  std::optional<QuantMethod> method = {};   ///< as given.
-  std::optional<BlockGrid> otherwise = {};  ///< the default grid; none: that of the family.
-  bool as_stored = false;                   ///< quant=stored.
+  std::optional<QuantMethod> method = {};          ///< as given.
+  std::optional<BlockGrid> otherwise = {};         ///< the default grid; none: that of the family.
+  bool as_stored = false;                          ///< quant=stored.
   std::map<std::string, QuantFormat> others = {};  ///< as QuantChoice's, of `stored`.
 
   BlockGrid effective_grid() const {
