@@ -129,6 +129,10 @@ class Trainer(EngineTrainer):
               layout can be found out, else checkpoint).
   verify      compare fingerprints of what was sent and what arrived, before it is used.
   deadline    seconds for joining, and for the refit of an update.
+  only        patterns of the tensors to update ("*" matches any characters, "#" a number). A worker updates the
+              parameters of its own that hold something of them, each as a whole: with a query projection also key
+              and value, with an expert all of its layer; with whole tensors (`route`) everything. Others are neither
+              planned nor sent, and keep their values. By default everything in the layout.
   merge       {name: peft.LoraConfig or dict}: LoRA adapters in the layout that are merged into what is
               sent; see `reshard.lora.Merge`.
   on_phase    called when this rank enters a phase of an update: "begin", "transfer", "check",
@@ -149,7 +153,7 @@ class Trainer(EngineTrainer):
     workers: int | None = None,
     **options: Any,
   ) -> None:
-    for name in ("client", "in_place", "pause", "only", "adapters", "draft"):
+    for name in ("client", "in_place", "pause", "adapters", "draft"):
       if name in options:
         raise ValueError(f"{name}= is not for SGLang")
     self._engine = None if engine is None else EngineClient(engine, workers)
@@ -363,7 +367,7 @@ def _moves_experts() -> bool:
 def _local(
   model: torch.nn.Module, invitation: Invitation, rank: int
 ) -> manifest.Manifest | None:
-  """What this worker holds, as its own load_weights() would leave it; None if that is not known.
+  """What this worker receives, as its own load_weights() would leave it; None if that is not known.
 
   Raises UnsupportedError if load_weights() refuses the trainer's names or shapes: it would refuse
   them again when it is too late. SGLang's skips names that it does not know; so it is an error, too,
@@ -407,7 +411,10 @@ def _local(
       f"this engine's loader takes none of the trainer's tensors for {listed(empty)}; "
       "with route='checkpoint' these keep their values"
     )
-  return holds
+  if invitation.wanted is None:
+    return holds
+  wanted = set(invitation.wanted)
+  return [entry for entry in holds if any(part["tensor"] in wanted for part in entry["parts"])]
 
 
 def _viewed(tensor: Any, memory: Any) -> torch.Tensor:

@@ -309,8 +309,13 @@ def start_alone(state):
 
 
 def update(state, version=None):
-  state.trainer.update(version)
+  state.report = state.trainer.update(version)
   return state.trainer.version
+
+
+def sent(state):
+  """Bytes of this rank's last update."""
+  return state.report.sent
 
 
 def strangers(state):

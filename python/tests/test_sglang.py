@@ -117,6 +117,27 @@ def test_adapters_are_merged_on_the_way(world):
   world.trainers.call([0, 1], "close")
 
 
+def test_of_frozen_weights_nothing_is_sent_and_the_engine_keeps_its_own(world):
+  world.trainers.call([0, 1], "start", {})
+  assert refit(world, 40)
+  before = world.trainers.call([0, 1], "train", 40)[0]
+  world.trainers.call([0, 1], "close")
+  patterns = ["model.layers.0.self_attn.q_proj.weight", "lm_head.*"]
+  world.trainers.call([0, 1], "start", {"only": patterns, "route": "local"})
+  after, _ = world.trainers.call([0, 1], "train", 41)
+  world.trainers.call([0, 1], "update")
+  # A worker's parameter that holds the query projection also holds key and value.
+  sent = {"lm_head.weight", *(f"model.layers.0.self_attn.{part}_proj.weight" for part in "qkv")}
+  assert {name for name, *_ in after} > sent
+  world.holds([new if new[0] in sent else old for old, new in zip(before, after, strict=True)])
+  # In BF16, as the engine holds them.
+  assert sum(world.trainers.call([0, 1], "sent")) == sum(len(data) // 2 for name, _, data in after if name in sent)
+  world.trainers.call([0, 1], "close")
+  world.trainers.ask([0, 1], "start", {"only": "model.layers.7.*"})
+  for fine, error in world.trainers.answers([0, 1]):
+    assert not fine and "no tensor's name matches 'model.layers.7.*'" in error[1]
+
+
 def test_a_trainer_that_closes_has_the_workers_leave(world):
   world.trainers.call([0, 1], "start", {})
   assert world.joined() == [True, True]
