@@ -22,7 +22,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import reshard
-from reshard._kept import Entry, Kept
+from reshard._layout_cache import CachedLayout, CacheEntry
 
 _FILE = "explicit.json"
 #: By engine: its package, the module that traces it, the variables that change what it builds.
@@ -64,13 +64,13 @@ def _end_with_the_caller() -> None:
 
 def _layout(
   engine: str, model: str, folder: pathlib.Path, keys: Mapping[str, str]
-) -> tuple[Kept, list[str]]:
+) -> tuple[CachedLayout, list[str]]:
   """The layout, and the keys of its notation."""
   package, module, prefixes = _ENGINES[engine]
   weights, tensors = _weights(model, folder)
   config = (pathlib.Path(model) / "config.json").read_bytes()
   variables = {k: v for k, v in os.environ.items() if k.startswith(prefixes)} if prefixes else {}
-  entry = Entry.of(
+  entry = CacheEntry.of(
     "notation", engine, _release(package), _release("torch"), reshard.__version__,
     hashlib.sha256(config).hexdigest(), dict(keys), variables, tensors,
   )  # fmt: skip
@@ -123,11 +123,11 @@ def _trace(
   weights: Any,
   keys: Mapping[str, str],
   folder: pathlib.Path,
-) -> Kept:
+) -> CachedLayout:
   found = of_notation(model, weights, keys)
   saved = folder / "saved.json"
   found.values.save(saved)
-  return Kept(saved.read_text(encoding="utf-8"), found.proof.proved, found.proof.of)
+  return CachedLayout(saved.read_text(encoding="utf-8"), found.proof.proved, found.proof.of)
 
 
 if __name__ == "__main__":

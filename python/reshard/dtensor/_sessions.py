@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import itertools
-from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
@@ -15,6 +14,7 @@ from reshard import _core
 from reshard._collective import gathered
 from reshard._errors import InvalidArgumentError
 from reshard._gpus import current_stream
+from reshard._session_cache import CachedSession, SessionCache
 from reshard.dtensor._memory import Shards, Streams, identity, placed
 from reshard.dtensor._sides import Item, Reader, Side, layouts_of
 
@@ -25,25 +25,29 @@ MOST = 1024  # sessions of a group
 _WHAT = "xferdtensor"
 
 
-class _Kept:
-  """A session, and what of this rank it moves."""
+class _Transfers(CachedSession):
+  """A session of the transfers of one call, and what of this rank it moves.
 
-  def __init__(self, session: _core.Session, number: int, sides: Sequence[Shards]) -> None:
-    self.session, self.number = session, number
+  number  equal on all ranks: sessions of the group made before
+  """
+
+  def __init__(
+    self, group: _core.ProcessGroup, session: _core.Session, number: int, sides: Sequence[Shards]
+  ) -> None:
+    super().__init__(group, session)
+    self.number = number
     self._sources, self._targets = sides
-    self._version = 0
 
   @property
   def alive(self) -> bool:
-    return not self.session.closed and self._sources.alive and self._targets.alive
+    return super().alive and self._sources.alive and self._targets.alive
 
-  def refit(self, sources: Tensors, targets: Tensors, given: Sequence[Any]) -> None:
-    self._version += 1
+  def move(self, sources: Tensors, targets: Tensors, given: Sequence[Any]) -> None:
     tensors = [*sources.values(), *targets.values()]
     streams = Streams((self._sources, self._targets), given, tensors)
     streams.begin()
     self._sources.read(sources)
-    self.session.refit(self._version, stream=streams.current)
+    self.refit(streams.current)
     self._targets.write(targets)
     streams.end()
 
@@ -53,13 +57,13 @@ class Sessions:
 
   def __init__(self, group: _core.ProcessGroup) -> None:
     self.group = group
-    self._kept: OrderedDict[Any, _Kept] = OrderedDict()
+    self._cache: SessionCache[_Transfers] = SessionCache(MOST)
     self._numbers = itertools.count()
     self.made = 0
     self.reused = 0
 
   def __len__(self) -> int:
-    return len(self._kept)
+    return len(self._cache)
 
   def move(
     self, items: Sequence[Item], ranks: Mapping[int, int] | None, verify: Verify, timeout: float
@@ -67,14 +71,15 @@ class Sessions:
     """Moves all items at once. `ranks`: {global rank: rank in the group}, None if they are the same."""
     sides: list[tuple[Side, Side]] = []
     key: Any = None
+    found: _Transfers | None = None
 
     def look() -> list[int]:
-      nonlocal key
+      nonlocal key, found
       reader = Reader(self.group.rank, self.group.size, ranks)
       sides.extend((reader.source(item), reader.target(item)) for item in items)
       key = (verify, timeout, *map(_key, sides))
-      found = self._kept.get(key)
-      return [len(items), found.number if found is not None and found.alive else -1]
+      found = self._cache.find(key)
+      return [len(items), -1 if found is None else found.number]
 
     answers = gathered(self.group, look, _WHAT, timeout)
     for rank, (count, _) in enumerate(answers):
@@ -87,17 +92,14 @@ class Sessions:
       for side, of in zip(pair, (sources, targets), strict=True):
         if side.tensor is not None:
           of[name] = side.tensor
-    number = answers[0][1]
-    if number >= 0 and all(answer[1] == number for answer in answers):
-      kept = self._kept[key]
-      self._kept.move_to_end(key)
+    if found is not None and all(number == found.number for _, number in answers):
       self.reused += 1
     else:
-      kept = self._make(key, names, sides, (sources, targets), verify, timeout)
+      found = self._make(key, names, sides, (sources, targets), verify, timeout)
     try:
-      kept.refit(sources, targets, [item.stream for item in items])
+      found.move(sources, targets, [item.stream for item in items])
     except BaseException:
-      self._drop(key)
+      self._cache.drop(key)
       raise
 
   def _make(
@@ -108,10 +110,9 @@ class Sessions:
     mine: tuple[Tensors, Tensors],
     verify: Verify,
     timeout: float,
-  ) -> _Kept:
-    self._drop(key)
-    for old in [old for old, kept in self._kept.items() if not kept.alive]:
-      self._drop(old)
+  ) -> _Transfers:
+    self._cache.drop(key)
+    self._cache.drop_dead()
     said = gathered(self.group, lambda: [[s.say() for s in pair] for pair in sides], _WHAT, timeout)
     source, target = layouts_of(names, said)
     held = placed(mine)
@@ -127,20 +128,11 @@ class Sessions:
       stream=current_stream(*(side.home for side in held)),
     )
     self.made += 1
-    kept = self._kept[key] = _Kept(session, next(self._numbers), held)
-    while len(self._kept) > MOST:
-      self._drop(next(iter(self._kept)))
-    return kept
-
-  def _drop(self, key: Any) -> None:
-    kept = self._kept.pop(key, None)
-    if kept is not None:
-      kept.session.close()
+    return self._cache.keep(key, _Transfers(self.group, session, next(self._numbers), held))
 
   def close(self) -> None:
     """Closes all of them on this rank."""
-    while self._kept:
-      self._drop(next(iter(self._kept)))
+    self._cache.close()
 
 
 def _names(items: Sequence[Item]) -> list[str]:

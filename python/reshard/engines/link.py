@@ -36,13 +36,13 @@ class Link:
     self.size = group.size
     self.deadline = deadline
     self._verify = verify
-    self._group = group
+    self.group = group
     self._session: reshard.Session | None = None
 
   def gather(self, mine: Any) -> list[Any]:
     """Collective. What each rank passed, by rank. `mine` is anything that JSON takes."""
     with self.ends_the_group():
-      data = self._group.all_gather(pack(mine), timeout=self.deadline)
+      data = self.group.all_gather(pack(mine), timeout=self.deadline)
       return [unpack(x) for x in data]
 
   def session(
@@ -62,7 +62,7 @@ class Link:
     """
     with self.ends_the_group():
       return reshard.Session(
-        self._group,
+        self.group,
         source=source,
         source_tensors=source_tensors,
         target=target,
@@ -99,18 +99,18 @@ class Link:
   @property
   def works(self) -> bool:
     """False once the group has ended: closed, aborted, or a rank has died."""
-    return works(self._group)
+    return works(self.group)
 
   def abort(self, reason: str) -> None:
     """Ends the group: every wait of every rank fails with `reason`. Any thread."""
-    self._group.abort(reason)
+    self.group.abort(reason)
 
   def close(self) -> None:
     """Leaves the group. Idempotent."""
     session, self._session = self._session, None
     if session is not None:
       session.close()
-    self._group.close()
+    self.group.close()
 
   @contextlib.contextmanager
   def ends_the_group(self) -> Iterator[None]:
@@ -118,5 +118,5 @@ class Link:
     try:
       yield
     except BaseException as error:
-      self._group.abort(f"rank {self.rank}: {error or type(error).__name__}")
+      self.group.abort(f"rank {self.rank}: {error or type(error).__name__}")
       raise

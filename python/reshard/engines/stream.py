@@ -28,6 +28,7 @@ import reshard
 import torch
 from reshard._collective import pack
 from reshard._gpus import HOST, current_stream, usable_device
+from reshard._session_cache import CachedSession, SessionCache
 from reshard.engines.link import Link, TornError
 from reshard.live._parts import Held, whole_runs
 from reshard.live._ranks import FullTensors, unpacked
@@ -88,13 +89,14 @@ class _Bucket:
     return hashlib.blake2b(pack([self.said(), self.memory]), digest_size=16).hexdigest()
 
 
-@dataclass
-class _Made:
-  """The session of a bucket, and the tensors of it as workers get them."""
+class _BucketSession(CachedSession):
+  """The session of a bucket that all trainers fill as `keys` say, and its tensors as workers get them."""
 
-  keys: list[str]
-  session: reshard.Session | None
-  tensors: list[Named]
+  def __init__(
+    self, link: Link, keys: list[str], session: reshard.Session | None, tensors: list[Named]
+  ) -> None:
+    super().__init__(link.group, session)
+    self.keys, self.tensors = keys, tensors
 
 
 class _Arena:
@@ -152,7 +154,7 @@ class Stream:
     self._home = HOST if keep else usable_device(self._device)
     self._torch_stream: Any = None  # of a worker's caller, if it gets tensors on a GPU
     self._step: int | None = None
-    self._made: dict[int, _Made] = {}
+    self._sessions: SessionCache[_BucketSession] = SessionCache(None)  # by the number of the bucket
     self._arenas: dict[int, _Arena] = {}
     self._arena_count = 0
     self._moved = 0
@@ -165,11 +167,7 @@ class Stream:
 
   def close(self) -> None:
     """Leaves the group. Idempotent."""
-    if not self.link._group.closed:
-      for made in self._made.values():
-        if made.session is not None:
-          made.session.close()
-    self._made.clear()
+    self._sessions.close()
     self._thread.shutdown(wait=False, cancel_futures=True)
     self.link.close()
 
@@ -304,7 +302,7 @@ class Stream:
   def _copies(self, tensors: list[Named]) -> list[Named]:
     return [(name, tensor.to(self._device, copy=True)) for name, tensor in tensors]
 
-  def _move(self, bucket: _Bucket | None) -> _Made | None:
+  def _move(self, bucket: _Bucket | None) -> _BucketSession | None:
     """Collective. Moves one bucket; None at the end of the update."""
     number = self._number
     said = self.link.gather({"step": self._step, "key": None if bucket is None else bucket.key()})
@@ -312,9 +310,10 @@ class Stream:
       keys = self._agreed(said)
       if keys is None:
         return None
-      made = self._made.get(number)
+      made = self._sessions.find(number)
       if made is None or made.keys != keys:
-        made = self._made[number] = self._make(bucket, keys, number)
+        self._sessions.drop(number)
+        made = self._sessions.keep(number, self._make(bucket, keys, number))
       if made.session is not None:
         stream = self._torch_stream if bucket is None else bucket.stream
         self._moved += made.session.refit(self.version, stream=stream).bytes
@@ -334,11 +333,8 @@ class Stream:
       raise reshard.InvalidArgumentError(f"trainer {ended[0]} has fewer tensors than others")
     return None if ended else keys
 
-  def _make(self, bucket: _Bucket | None, keys: list[str], number: int) -> _Made:
+  def _make(self, bucket: _Bucket | None, keys: list[str], number: int) -> _BucketSession:
     """Collective. The session of a bucket that is new or has changed."""
-    old = self._made.pop(number, None)
-    if old is not None and old.session is not None:
-      old.session.close()
     messages = self.link.gather({} if bucket is None else bucket.said())[: self.senders]
     table = messages[0]["table"]
     for rank, other in enumerate(messages):
@@ -349,18 +345,18 @@ class Stream:
         raise reshard.InvalidArgumentError(f"trainers 0 and {rank} fill bucket {number} differently")
     source = self._source(messages)
     if source is None:  # nothing but empty tensors
-      return _Made(keys, None, _views(table, {}))
+      return _BucketSession(self.link, keys, None, _views(table, {}))
     target, wholes = self._target(source.model)
     if self.link.rank < self.senders:
       assert bucket is not None
       mine = bucket.views
       options: dict[str, Any] = {"threads": _threads(), "stream": bucket.stream}
       session = self.link.session(source, target, source_tensors=mine, **options)
-      return _Made(keys, session, [])
+      return _BucketSession(self.link, keys, session, [])
     views = self._allocated(wholes)
     options = {"threads": _threads(), "stream": self._torch_stream}
     session = self.link.session(source, target, target_tensors=views, **options)
-    return _Made(keys, session, _views(table, views))
+    return _BucketSession(self.link, keys, session, _views(table, views))
 
   def _source(self, messages: list[dict[str, Any]]) -> reshard.Layout | None:
     ranks = unpacked([other["held"] for other in messages], 0)

@@ -5,12 +5,12 @@ from __future__ import annotations
 
 import secrets
 import weakref
-from collections import OrderedDict
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import reshard
 from reshard._collective import gathered
 from reshard._gpus import gpu_for
+from reshard._session_cache import CachedSession, SessionCache
 from reshard.live._groups import first_group, shared_group
 from reshard.live._watch import seen, watched
 from reshard.megatron._operations import Operations
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 
 #: Megatron's names of backends that mean the best transport at hand.
 _BEST = ("gloo", "nixl", "nccl_m2n")
-#: Pairs of models that are kept ready.
-_KEPT = 16
+#: Pairs of models whose sessions are cached.
+_MOST = 16
 
 _services: dict[tuple[str, int], CopyService] = {}
-_pairs: OrderedDict[tuple[str, ...], _Ready] = OrderedDict()
+_pairs: SessionCache[_PreparedPair] = SessionCache(_MOST)
 _generation = secrets.token_hex(8)
 
 def get_or_create_service(
@@ -64,8 +64,7 @@ def clear_plan_cache() -> None:
   """Ends the sessions of all pairs of models on this rank. The next call plans anew, on all ranks."""
   global _generation
   _generation = secrets.token_hex(8)
-  while _pairs:
-    _pairs.popitem()[1].close()
+  _pairs.close()
 
 
 def clear_all_caches() -> None:
@@ -204,12 +203,11 @@ def _ready(
   pool: int,
   pools: _Pools,
   prepares: bool = False,
-) -> _Ready:
+) -> _PreparedPair:
   """The session or the operations of a pair of models, as all ranks agree. Collective."""
   ours = service if isinstance(service, CopyService) else get_or_create_service("auto", torch_group)
   used = torch_group if torch_group is not None else ours.group
-  for key in [key for key, ready in _pairs.items() if ready.stale]:
-    _pairs.pop(key).close()
+  _pairs.drop_dead()
 
   def agree() -> dict[str, Any]:
     if not _is_service(service):
@@ -239,16 +237,13 @@ def _ready(
         )
   group = shared_group(used, ours.transport, ours.timeout)
   operations = any(one["operations"] for one in said)
-  agreed = (ours.transport, str(operations), *(str(one["digest"]) for one in said))
-  if agreed in _pairs and _pairs[agreed].group is not group:
-    _pairs.pop(agreed).close()
-  if agreed not in _pairs:
+  key = (id(group), ours.transport, operations, *(one["digest"] for one in said))
+  ready = _pairs.find(key)
+  if ready is None:
     everyone = gathered(group, lambda: described(source, target), "swap_model_weights", ours.timeout)
-    _pairs[agreed] = _Ready(group, used, Pair.of(everyone), operations, source, target, ours.timeout)
-    while len(_pairs) > _KEPT:
-      _pairs.popitem(last=False)[1].close()
-  _pairs.move_to_end(agreed)
-  return _pairs[agreed]
+    made = _PreparedPair(group, used, Pair.of(everyone), operations, source, target, ours.timeout)
+    ready = _pairs.keep(key, made)
+  return ready
 
 
 def _tensors_of(modules: list[Any]) -> dict[str, Any]:
@@ -260,7 +255,7 @@ def _transform_of(target: Any, transform: Transform | None) -> Transform | None:
   return transform if transform is not None or known is None else known.transform
 
 
-class _Ready:
+class _PreparedPair(CachedSession):
   """A pair of models that has been planned."""
 
   def __init__(
@@ -273,20 +268,18 @@ class _Ready:
     target: Any,
     timeout: float,
   ) -> None:
-    self.group = group
+    super().__init__(group)
     self._torch_group = torch_group
     self._pair = pair
     self._models = [[weakref.ref(module) for module in modules_of(model)] for model in (source, target)]
     self._timeout = timeout
     self._dtypes = {} if pair is None else pair.buffer_dtypes(group.rank)
-    self._session: reshard.Session | None = None
     self._operations: Operations | None = None
-    self._version = 0
     self._take_dtypes()
     if pair is not None and operations:
       self._operations = Operations(pair, group.rank, group.size)
     elif pair is not None:
-      self._session = self._made(pair)
+      self.session = self._made(pair)
 
   def _made(self, pair: Pair) -> reshard.Session:
     rank = self.group.rank
@@ -302,9 +295,8 @@ class _Ready:
     )
 
   @property
-  def stale(self) -> bool:
-    """Whether its group has ended, or a module of its models is no more."""
-    return self.group.closed or any(module() is None for model in self._models for module in model)
+  def alive(self) -> bool:
+    return super().alive and all(module() is not None for model in self._models for module in model)
 
   @property
   def _source(self) -> list[Any]:
@@ -333,11 +325,9 @@ class _Ready:
       used = _transform_of(self._target, transform)
       self._operations.run(mine, theirs, service, used, self._torch_group)
       renew_derived(self._target)
-    elif self._session is not None:
-      self._version += 1
-      self._session.refit(self._version)
+    else:
+      self.refit()
 
   def close(self) -> None:
-    if self._session is not None:
-      self._session.close()
-    self._session = self._operations = None
+    super().close()
+    self._operations = None

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -11,6 +10,7 @@ import torch
 import reshard
 from reshard._collective import gathered
 from reshard._gpus import common_homes, current_stream, is_at_home
+from reshard._session_cache import CachedSession, SessionCache
 from reshard.live._groups import shared_group
 from reshard.megatron._tasks import Task, described, digest_of, layouts_of, names_of, shape_of
 
@@ -25,7 +25,7 @@ else:
     _Base = object
 
 #: Sessions that are kept: one for each different set of copies, such as one for each destination pool.
-_KEPT = 16
+_MOST = 16
 
 
 class CopyService(_Base):  # type: ignore[misc]
@@ -64,7 +64,7 @@ class CopyService(_Base):  # type: ignore[misc]
     self.timeout = timeout
     self._sends: list[Task] = []
     self._recvs: list[Task] = []
-    self._ready: OrderedDict[bytes, _Copies] = OrderedDict()
+    self._cache: SessionCache[_Copies] = SessionCache(_MOST)
 
   def submit_send(self, src_tensor: torch.Tensor, dest_rank: int, task_id: int | None = None) -> None:
     """Notes that this rank sends a tensor. It must keep its values until run() has returned.
@@ -101,27 +101,21 @@ class CopyService(_Base):  # type: ignore[misc]
     sends, recvs = self._sends, self._recvs
     self._sends, self._recvs = [], []
     group = shared_group(self.group, self.transport, self.timeout)
-    key = b"".join(group.all_gather(digest_of(sends, recvs), timeout=self.timeout))
-    copies = self._ready.get(key)
-    if copies is not None and copies.group is not group:
-      self._ready.pop(key).close()
-      copies = None
+    key = (id(group), *group.all_gather(digest_of(sends, recvs), timeout=self.timeout))
+    copies = self._cache.find(key)
     if copies is None:
-      copies = self._ready[key] = self._prepared(group, sends, recvs)
-      while len(self._ready) > _KEPT:
-        self._ready.popitem(last=False)[1].close()
-    self._ready.move_to_end(key)
+      self._cache.drop_dead()
+      copies = self._cache.keep(key, self._prepared(group, sends, recvs))
     try:
       copies.run(sends, recvs)
     except BaseException:
-      self._ready.pop(key).close()
+      self._cache.drop(key)
       raise
 
   def close(self) -> None:
     """Ends the sessions and lets go of all tensors; a later run() plans anew. Idempotent."""
     self._sends, self._recvs = [], []
-    while self._ready:
-      self._ready.popitem()[1].close()
+    self._cache.close()
 
   def _prepared(self, group: reshard.ProcessGroup, sends: list[Task], recvs: list[Task]) -> _Copies:
     def describe() -> Any:
@@ -136,19 +130,17 @@ class CopyService(_Base):  # type: ignore[misc]
     return _Copies(group, layouts_of(said), self.timeout)
 
 
-class _Copies:
+class _Copies(CachedSession):
   """A set of copies that is run again and again, with tensors that may be elsewhere each time."""
 
   def __init__(
     self, group: reshard.ProcessGroup, layouts: tuple[reshard.Layout, reshard.Layout] | None, timeout: float
   ) -> None:
-    self.group = group
+    super().__init__(group)
     self._layouts = layouts
     self._timeout = timeout
-    self._session: reshard.Session | None = None
     self._source: dict[str, torch.Tensor] = {}
     self._target: dict[str, torch.Tensor] = {}
-    self._version = 0
 
   def run(self, sends: list[Task], recvs: list[Task]) -> None:
     if self._layouts is None:
@@ -158,10 +150,9 @@ class _Copies:
     mine = [[_at(task, home) for task in tasks] for tasks, home in zip((sends, recvs), homes, strict=True)]
     self._source = dict(zip(names_of(sends, rank, True), mine[0], strict=True))
     self._target = dict(zip(names_of(recvs, rank, False), mine[1], strict=True))
-    if self._session is None:
-      self._session = self._made(*self._layouts)
-    self._version += 1
-    self._session.refit(self._version, stream=current_stream(*homes))
+    if self.session is None:
+      self.session = self._made(*self._layouts)
+    self.refit(current_stream(*homes))
     for task, here in zip(recvs, mine[1], strict=True):
       if not is_at_home(task.tensor, homes[1]):
         task.tensor.detach().view(shape_of(task.tensor)).copy_(here)
@@ -179,9 +170,7 @@ class _Copies:
     )
 
   def close(self) -> None:
-    if self._session is not None:
-      self._session.close()
-    self._session = None
+    super().close()
     self._source, self._target = {}, {}
 
 

@@ -19,7 +19,7 @@ import torch
 
 import reshard
 from reshard import _core
-from reshard._kept import Entry, Kept
+from reshard._layout_cache import CachedLayout, CacheEntry
 from reshard.tracing import _quantised, _text, _weights
 from reshard.tracing._numbers import trace_numbers
 from reshard.tracing._proof import Proof, probe, prove as _prove
@@ -180,15 +180,15 @@ def trace(
   else:
     proof = Proof(0, sum(len(t.locals) for t in traces.values()))
   if entry is not None:
-    entry.write(Kept(text, proof.proved, proof.of))
+    entry.write(CachedLayout(text, proof.proved, proof.of))
   return _found(text, files, stored, traces, used, proof)
 
 
 def _entry(
   key: Any, weights: Sequence[Weight], ranks: Sequence[int], name: str
-) -> Entry | None:
+) -> CacheEntry | None:
   tensors = [(w.name, w.shape, w.index_shape, str(w.dtype)) for w in weights]
-  return Entry.of(name, key, list(ranks), tensors)
+  return CacheEntry.of(name, key, list(ranks), tensors)
 
 
 def _found(

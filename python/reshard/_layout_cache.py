@@ -24,7 +24,7 @@ _MAX_BYTES, _MAX_HEAD = 1 << 30, 1 << 12
 _log = logging.getLogger("reshard.tracing")
 
 
-class Kept(NamedTuple):
+class CachedLayout(NamedTuple):
   """A layout's text, and of how many of its `of` local tensors the bytes were `proved`."""
 
   text: str
@@ -43,14 +43,14 @@ def folder() -> pathlib.Path | None:
   return pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache") / "reshard"
 
 
-class Entry:
+class CacheEntry:
   """The file for a key."""
 
   def __init__(self, where: pathlib.Path, key: str) -> None:
     self.path, self.key = where / f"layout-{key[:32]}.json", key
 
   @classmethod
-  def of(cls, *depends_on: Any) -> "Entry | None":
+  def of(cls, *depends_on: Any) -> "CacheEntry | None":
     """The entry of all that a layout depends on (anything JSON takes); None if nothing is kept."""
     where = folder()
     if where is None:
@@ -58,7 +58,7 @@ class Entry:
     said = json.dumps([_VERSION, *depends_on], sort_keys=True, default=str)
     return cls(where, hashlib.sha256(said.encode()).hexdigest())
 
-  def read(self) -> Kept | None:
+  def read(self) -> CachedLayout | None:
     """None if there is none to believe."""
     try:
       raw = _contents(self.path)
@@ -69,7 +69,7 @@ class Entry:
       _log.warning("%s: %s: ignored, and traced anew", self.path, error or type(error).__name__)
       return None
 
-  def _believed(self, raw: bytes) -> Kept:
+  def _believed(self, raw: bytes) -> CachedLayout:
     first, _, text = raw.partition(b"\n")
     if len(first) > _MAX_HEAD or not first.startswith(_BEGIN) or not first.endswith(b"},"):
       raise ValueError("it is no kept layout")
@@ -82,15 +82,15 @@ class Entry:
     proved, of = head.get("proved"), head.get("of")
     if type(proved) is not int or type(of) is not int or not 0 <= proved <= of:
       raise ValueError("it does not say how it was proved")
-    return Kept(text.decode("utf-8"), proved, of)
+    return CachedLayout(text.decode("utf-8"), proved, of)
 
-  def write(self, kept: Kept) -> None:
+  def write(self, layout: CachedLayout) -> None:
     """Puts the file there at once, or not at all: a cache that cannot be written is none."""
-    content = kept.text.encode("utf-8")
+    content = layout.text.encode("utf-8")
     head = {
       "key": self.key,
-      "proved": kept.proved,
-      "of": kept.of,
+      "proved": layout.proved,
+      "of": layout.of,
       "digest": hashlib.sha256(content).hexdigest(),
     }
     made = None
