@@ -73,7 +73,8 @@ Result<const ConvertedSide*> ConvertedCompiler::side(bool is_target, Rank r) {
   auto& made = sides_[{is_target, r}];
   if (made == nullptr)
     made = std::make_unique<ConvertedSide>(RESHARD_TRY(ConvertedSide::make(
-        is_target ? options_.after : options_.before, is_target, r, options_.unit_bytes)));
+        is_target ? options_.after : options_.before, is_target, r, options_.unit_bytes,
+        std::min(options_.in_place_bytes, most_staged(options_)))));
   return made.get();
 }
 
@@ -140,7 +141,6 @@ void ConvertedCompiler::gather(std::span<const Move> moves, Place into) {
     const bool memory = out_.buffer(into.buffer).kind == Kind::target;
     out_.copy({moved, from, into.buffer, m.conversion}, memory);
   };
-  got_ = 0;
   std::map<Rank, std::vector<Move>> made;
   std::vector<std::pair<Move, Index>> got;
   for (const Move& m : moves) {
@@ -184,74 +184,92 @@ void ConvertedCompiler::add_made() {
   to_make_.clear();
 }
 
-/// The moves of a chunk, from local tensors to packed bytes or the other way.
-std::vector<Move> ConvertedCompiler::moves_of(std::span<const PairPiece> pieces,
-                                              std::span<const ChunkPart> parts,
-                                              bool is_send) const {
-  std::vector<Move> out;
+/// The moves of a chunk by unit, from local tensors to packed bytes or the other way.
+ConvertedCompiler::Cut ConvertedCompiler::moves_of(const BatchPieces& of,
+                                                   std::span<const ChunkPart> parts,
+                                                   bool is_send) const {
+  Cut out;
   std::vector<StridedCopy> clipped;
   for (const ChunkPart& part : parts) {
-    const Packing& side = is_send ? pieces[part.piece].src : pieces[part.piece].dst;
+    const Packing& side = of.mine(part, is_send);
     clipped.clear();
     clip_destination(side.copy, part.begin, part.end, clipped);
+    std::vector<Move>& moves = out[of.units[part.piece]];
     for (StridedCopy& copy : clipped) {
       copy.dst_offset += part.at - part.begin;
       const Conversion& pack = side.conversion;
       if (is_send) {
-        out.push_back({me_, me_, side.slot, side.slot, copy, pack});
+        moves.push_back({me_, me_, side.slot, side.slot, copy, pack});
       } else {
-        out.push_back({me_, me_, side.slot, side.slot, reversed(copy), {pack.to, pack.from}});
+        moves.push_back({me_, me_, side.slot, side.slot, reversed(copy), {pack.to, pack.from}});
       }
     }
   }
   return out;
 }
 
-Chunk ConvertedCompiler::chunk_of(std::span<const PairPiece> pieces,
-                                  std::span<const ChunkPart> parts, Rank peer, bool is_send,
-                                  std::size_t unit) {
-  Chunk chunk;
-  chunk.message = {peer, 0, is_send, {Builder::kStaging, 0}, 0};
-  const Packing& only = is_send ? pieces[parts[0].piece].src : pieces[parts[0].piece].dst;
-  const bool receives = !is_send && consumes();
-  const bool one_run = parts.size() == 1 && only.in_one_run() && (receives || !options_.stages_all);
-  const Index offset = only.copy.src_offset + parts[0].begin;
-  const auto moves = moves_of(pieces, parts, is_send);
-  if (is_send) {
-    if (one_run) {
-      chunk.message.at = {source(me_, only.slot), offset};
-    } else {
-      chunk.pack = [this, moves, unit](Index at) {
-        if (consumes()) return gather(moves, {Builder::kStaging, at});
-        for (Move m : moves) {
-          m.copy.dst_offset += at;
-          to_make_[unit].push_back(m);
-        }
-      };
+/// The place of a chunk whose bytes lie one after another on this side, as they are sent.
+std::optional<Place> ConvertedCompiler::one_run(const BatchPieces& of,
+                                                std::span<const ChunkPart> parts, bool is_send) {
+  const bool in_buffer = !is_send && consumes();
+  if (options_.stages_all && !in_buffer) return std::nullopt;
+  const Packing& first = of.mine(parts[0], is_send);
+  const auto begin = [&](const ChunkPart& part) {
+    return of.mine(part, is_send).copy.src_offset + part.begin - part.at;
+  };
+  for (const ChunkPart& part : parts) {
+    const Packing& mine = of.mine(part, is_send);
+    const bool in_same = in_buffer || mine.slot == first.slot;
+    if (!mine.in_one_run() || !in_same || begin(part) != begin(parts[0])) return std::nullopt;
+  }
+  const Index at = begin(parts[0]) + parts[0].at;
+  if (in_buffer) return Place{Builder::kStaging, at};
+  return Place{is_send ? source(me_, first.slot) : target(first.slot), at};
+}
+
+/// The chunk, with how it is packed.
+Chunk ConvertedCompiler::send_of(const BatchPieces& of, std::span<const ChunkPart> parts,
+                                 Chunk chunk) {
+  chunk.pack = [this, cut = moves_of(of, parts, true)](Index at) {
+    std::vector<Move> all;
+    for (const auto& [unit, moves] : cut) {
+      std::vector<Move>& into = consumes() ? all : to_make_[unit];
+      for (Move m : moves) {
+        if (!consumes()) m.copy.dst_offset += at;
+        into.push_back(m);
+      }
     }
-    return chunk;
-  }
-  if (consumes()) chunk.receive_buffer = static_cast<std::int64_t>(buffer_of_.at(unit));
-  if (one_run) {
-    chunk.message.at = {consumes() ? Builder::kStaging : target(only.slot), offset};
-    return chunk;
-  }
-  for (const Move& m : moves)
-    chunk.pieces.push_back({m.copy, Builder::kStaging,
-                            consumes() ? Builder::kStaging : target(m.dst_slot), m.conversion});
+    if (consumes()) gather(all, {Builder::kStaging, at});
+  };
   return chunk;
 }
 
-/// The messages of one unit to or from one peer.
-void ConvertedCompiler::add_unit_chunks(Rank peer, bool is_send, std::span<const Move> moves,
-                                        std::uint64_t progress, std::size_t unit) {
-  std::vector<PairPiece> pieces;
-  for (const Move& m : moves) pieces.push_back(packed(m, !produces()));
-  const PairChunks cut = chunks_of(pieces, {most_staged(options_), options_.in_place_bytes});
+Chunk ConvertedCompiler::chunk_of(const BatchPieces& of, std::span<const ChunkPart> parts,
+                                  Rank peer, bool is_send) {
+  Chunk chunk;
+  chunk.message = {peer, 0, is_send, {Builder::kStaging, 0}, 0};
+  if (!is_send && consumes())
+    chunk.receive_buffer = static_cast<std::int64_t>(buffer_of_.at(of.batch));
+  if (const auto place = one_run(of, parts, is_send)) {
+    chunk.message.at = *place;
+    return chunk;
+  }
+  if (is_send) return send_of(of, parts, std::move(chunk));
+  for (const auto& [unit, moves] : moves_of(of, parts, false))
+    for (const Move& m : moves)
+      chunk.pieces.push_back({m.copy, Builder::kStaging,
+                              consumes() ? Builder::kStaging : target(m.dst_slot), m.conversion});
+  return chunk;
+}
+
+/// The messages of one batch to or from one peer.
+void ConvertedCompiler::add_batch_chunks(Rank peer, bool is_send, const BatchPieces& of,
+                                         std::uint64_t progress) {
+  const PairChunks cut = chunks_of(of.pieces, {most_staged(options_), options_.in_place_bytes});
   const int difference = is_send ? peer.value() - me_.value() : me_.value() - peer.value();
   for (const auto& c : cut.chunks) {
-    if (!is_send && consumes()) ++buffers_[buffer_of_.at(unit)].chunks;
-    Chunk chunk = chunk_of(pieces, cut.parts_of(c), peer, is_send, unit);
+    if (!is_send && consumes()) ++buffers_[buffer_of_.at(of.batch)].chunks;
+    Chunk chunk = chunk_of(of, cut.parts_of(c), peer, is_send);
     chunk.progress = progress;
     chunk.shift = (difference % options_.world + options_.world) % options_.world;
     chunk.message.id = next_id_[peer]++;
@@ -268,33 +286,54 @@ Result<> ConvertedCompiler::add_chunks_with(Rank peer, bool is_send, std::span<c
   const bool is_mine = is_send != consumes();
   const ConvertedSide& rows = *sides_.at({consumes(), is_mine ? me_ : peer});
   const Cut cut = !is_send && consumes() ? from_by_unit_.at(peer) : rows.cut(moves);
-  for (const auto& [unit, parts] : cut) {
-    const auto progress = (static_cast<std::uint64_t>(unit) << 32) / rows.size();
-    add_unit_chunks(peer, is_send, parts, progress, unit);
+  for (auto unit = cut.begin(); unit != cut.end();) {
+    BatchPieces of{rows.batch_of(unit->first), {}, {}};
+    for (; unit != cut.end() && rows.batch_of(unit->first) == of.batch; ++unit)
+      for (Move m : unit->second) {
+        if (consumes()) m.copy.dst_offset += rows.at_in_batch(unit->first);
+        of.pieces.push_back(packed(m, !produces()));
+        of.units.push_back(unit->first);
+      }
+    const auto progress = (static_cast<std::uint64_t>(of.batch) << 32) / rows.batches();
+    add_batch_chunks(peer, is_send, of, progress);
   }
   return {};
 }
 
-/// Units of this rank whose bytes arrive in messages, at least in part.
+/// Where the messages to a batch of this rank's units arrive.
+ReceiveBuffer ConvertedCompiler::receive_buffer(std::size_t batch,
+                                                std::span<const std::size_t> units) {
+  const ConvertedSide& mine = *sides_.at({true, me_});
+  ReceiveBuffer buffer;
+  buffer.bytes = mine.batch_bytes(batch);
+  for (const std::size_t u : units) {
+    Index covered = arrives_.at(u);
+    if (const auto here = here_by_unit_.find(u); here != here_by_unit_.end())
+      for (const Move& m : here->second) covered += m.copy.bytes();
+    buffer.clears |= covered < mine.wanted_bytes(u);
+  }
+  buffer.convert = [this, &mine, list = std::vector(units.begin(), units.end())](
+                       Index at, std::vector<StepId> waits) {
+    PlacedUnits placed;
+    for (const std::size_t u : list)
+      placed.push_back({u, {Builder::kStaging, at + mine.at_in_batch(u)}});
+    return convert(placed, std::move(waits));
+  };
+  return buffer;
+}
+
+/// Batches of this rank whose bytes arrive in messages, at least in part.
 void ConvertedCompiler::add_receive_buffers() {
   if (!consumes()) return;
   const ConvertedSide& mine = *sides_.at({true, me_});
-  std::map<std::size_t, Index> arrives;
   for (const auto& [src, cut] : from_by_unit_)
     for (const auto& [unit, moves] : cut)
-      for (const Move& m : moves) arrives[unit] += m.copy.bytes();
-  for (const auto& [unit, bytes] : arrives) {
-    Index covered = bytes;
-    if (const auto here = here_by_unit_.find(unit); here != here_by_unit_.end())
-      for (const Move& m : here->second) covered += m.copy.bytes();
-    buffer_of_[unit] = buffers_.size();
-    ReceiveBuffer buffer;
-    buffer.bytes = mine.planned_bytes(unit);
-    buffer.clears = covered < mine.wanted_bytes(unit);
-    buffer.convert = [this, u = unit](Index at, std::vector<StepId> waits) {
-      return convert(u, {Builder::kStaging, at}, std::move(waits));
-    };
-    buffers_.push_back(std::move(buffer));
+      for (const Move& m : moves) arrives_[unit] += m.copy.bytes();
+  std::map<std::size_t, std::vector<std::size_t>> units;
+  for (const auto& [unit, bytes] : arrives_) units[mine.batch_of(unit)].push_back(unit);
+  for (const auto& [batch, list] : units) {
+    buffer_of_[batch] = buffers_.size();
+    buffers_.push_back(receive_buffer(batch, list));
   }
 }
 
@@ -306,16 +345,21 @@ Result<> ConvertedCompiler::add_chunks() {
   return {};
 }
 
-/// The tile that converts a unit whose planned form is at `at`, but for what this rank reads.
-StepId ConvertedCompiler::convert(std::size_t unit, Place at, std::vector<StepId> waits) {
-  const ConvertedSide& mine = *sides_.at({true, me_});
-  if (const auto here = here_by_unit_.find(unit); here != here_by_unit_.end()) {
-    const auto reads = waits_for(here->second);
-    waits.insert(waits.end(), reads.begin(), reads.end());
-    gather(here->second, at);
+/// The tile that converts units whose planned forms are in memory, but for what this rank reads.
+StepId ConvertedCompiler::convert(const PlacedUnits& units, std::vector<StepId> waits) {
+  got_ = 0;
+  Index bytes = 0;
+  std::vector<StepId> begun;
+  for (const auto& [unit, at] : units) {
+    if (const auto here = here_by_unit_.find(unit); here != here_by_unit_.end()) {
+      if (begun.empty()) begun = waits_for(here->second);
+      gather(here->second, at);
+    }
+    bytes += convert_rows(unit, at);
   }
-  if (mine.needs_amax()) waits.insert(waits.end(), amax_known_.begin(), amax_known_.end());
-  const Index bytes = convert_rows(unit, at);
+  waits.insert(waits.end(), begun.begin(), begun.end());
+  if (sides_.at({true, me_})->needs_amax())
+    waits.insert(waits.end(), amax_known_.begin(), amax_known_.end());
   return out_.tile(bytes, bytes, std::move(waits));
 }
 
@@ -354,13 +398,13 @@ void ConvertedCompiler::add_tiles() {
   if (consumes()) {
     const auto mine = sides_.find({true, me_});
     for (std::size_t u = 0; mine != sides_.end() && u < mine->second->size(); ++u) {
-      if (buffer_of_.contains(u)) continue;
+      if (arrives_.contains(u)) continue;
       Index covered = 0;
       if (const auto here = here_by_unit_.find(u); here != here_by_unit_.end())
         for (const Move& m : here->second) covered += m.copy.bytes();
       if (covered < mine->second->wanted_bytes(u))
         out_.clear({{Builder::kScratch, 0}, mine->second->planned_bytes(u)});
-      convert(u, {Builder::kScratch, 0}, {});
+      convert({{u, {Builder::kScratch, 0}}}, {});
     }
     return;
   }

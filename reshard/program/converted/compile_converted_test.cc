@@ -13,8 +13,12 @@ namespace {
 /// of columns. `is_sender`: the trainers quantise.
 class QuantisedExperts {
  public:
-  explicit QuantisedExperts(bool is_sender) {
+  static constexpr Index kInPlace = Index{1} << 20;
+
+  /// `intermediate`: the size of an expert.
+  explicit QuantisedExperts(bool is_sender, Index intermediate = 768) {
     ModelConfig config = qwen3_30b();
+    config.moe_intermediate_size = intermediate;
     config.num_hidden_layers = 1;
     config.layers.resize(1);
     config.num_experts = 8;
@@ -31,6 +35,7 @@ class QuantisedExperts {
     planner_ =
         is_sender ? *Planner::make(side_->stored, other_) : *Planner::make(other_, side_->values);
     CompileOptions options;
+    options.in_place_bytes = kInPlace;
     SideConversion& converts = is_sender ? options.before : options.after;
     converts = {&*side_, {}, true};
     for (const auto& pair : side_->pairs) converts.slots.push_back(pair.values);
@@ -85,6 +90,30 @@ TEST(CompileConverted, ReceiversQuantiseWhereMessagesArrive) {
       if (is_staging(piece.src) && is_staging(piece.dst)) copied += piece.copy.bytes();
     }
     EXPECT_EQ(copied, 0) << "rank " << rank;
+  }
+}
+
+/// What one rank sends to another.
+struct Sent {
+  Index messages = 0, bytes = 0;
+};
+Sent sent_to(const Program& program, Rank peer) {
+  Sent sent;
+  for (const ProgramMessage& m : program.messages) {
+    if (!m.is_send || m.peer != peer) continue;
+    ++sent.messages;
+    sent.bytes += m.bytes;
+  }
+  return sent;
+}
+
+TEST(CompileConverted, SmallMatricesShareMessages) {
+  for (const bool is_sender : {true, false}) {
+    // An expert has 0.2 MB on an engine, and each engine gets four of them from a trainer.
+    const QuantisedExperts experts(is_sender, 64);
+    const Sent sent = sent_to(experts.program(0), Rank(2));
+    EXPECT_GE(sent.bytes, 4 * 3 * 64 / 2 * 2048);
+    EXPECT_LE(sent.messages, 2 * sent.bytes / QuantisedExperts::kInPlace + 1) << sent.bytes;
   }
 }
 

@@ -71,18 +71,30 @@ class ConvertedCompiler {
   Result<> add_peer(std::span<const Transfer> pair, bool is_send);
   Result<> add_chunks();
   Result<> add_chunks_with(Rank peer, bool is_send, std::span<const Move> moves);
-  void add_unit_chunks(Rank peer, bool is_send, std::span<const Move> moves, std::uint64_t progress,
-                       std::size_t unit);
-  Chunk chunk_of(std::span<const PairPiece> pieces, std::span<const ChunkPart> parts, Rank peer,
-                 bool is_send, std::size_t unit);
-  std::vector<Move> moves_of(std::span<const PairPiece> pieces, std::span<const ChunkPart> parts,
-                             bool is_send) const;
+  /// What a batch of units sends to a peer or receives from it, and the unit of each piece.
+  struct BatchPieces {
+    std::size_t batch = 0;
+    std::vector<PairPiece> pieces;
+    std::vector<std::size_t> units;
+    const Packing& mine(const ChunkPart& part, bool is_send) const {
+      return is_send ? pieces[part.piece].src : pieces[part.piece].dst;
+    }
+  };
+  void add_batch_chunks(Rank peer, bool is_send, const BatchPieces& of, std::uint64_t progress);
+  Chunk chunk_of(const BatchPieces& of, std::span<const ChunkPart> parts, Rank peer, bool is_send);
+  Chunk send_of(const BatchPieces& of, std::span<const ChunkPart> parts, Chunk chunk);
+  std::optional<Place> one_run(const BatchPieces& of, std::span<const ChunkPart> parts,
+                               bool is_send);
+  Cut moves_of(const BatchPieces& of, std::span<const ChunkPart> parts, bool is_send) const;
   void gather(std::span<const Move> moves, Place into);
   void add_made();
   Result<> find_finish();
   void add_receive_buffers();
   void add_tiles();
-  StepId convert(std::size_t unit, Place at, std::vector<StepId> waits);
+  ReceiveBuffer receive_buffer(std::size_t batch, std::span<const std::size_t> units);
+  /// Units of this rank, and where their planned forms are.
+  using PlacedUnits = std::vector<std::pair<std::size_t, Place>>;
+  StepId convert(const PlacedUnits& units, std::vector<StepId> waits);
   Index convert_rows(std::size_t unit, Place at);
   std::vector<StepId> waits_for(std::span<const Move> moves) const;
 
@@ -120,7 +132,9 @@ class ConvertedCompiler {
   std::vector<Chunk> chunks_;
   /// The units of this rank's source that the next tile makes, and the moves to staging of each.
   Cut to_make_;
-  std::map<std::size_t, std::size_t> buffer_of_;  ///< by unit.
+  /// Bytes that arrive in messages, by unit of this rank; and the receive buffers, by batch.
+  std::map<std::size_t, Index> arrives_;
+  std::map<std::size_t, std::size_t> buffer_of_;
   std::vector<ReceiveBuffer> buffers_;
   std::map<Rank, std::uint64_t> next_id_;
   Index floats_ = 0;                                           ///< staging of amaxes.

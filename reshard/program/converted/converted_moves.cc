@@ -32,7 +32,7 @@ void clip_source(const StridedCopy& copy, Index begin, Index end, std::vector<St
 }  // namespace
 
 Result<ConvertedSide> ConvertedSide::make(const SideConversion& side, bool is_target, Rank rank,
-                                          Index unit_bytes) {
+                                          Index unit_bytes, Index batch_bytes) {
   ConvertedSide out;
   out.side_ = &side;
   out.is_target_ = is_target;
@@ -41,6 +41,7 @@ Result<ConvertedSide> ConvertedSide::make(const SideConversion& side, bool is_ta
   out.rows_ = RESHARD_TRY(converted_rows(side, rank, unit_bytes));
   out.placed_.resize(out.rows_.size());
   for (std::size_t u = 0; u < out.rows_.size(); ++u) out.place(u);
+  out.make_batches(batch_bytes);
   std::ranges::sort(out.ranges_, [](const Range& a, const Range& b) {
     return std::tuple(a.slot, a.begin, a.unit) < std::tuple(b.slot, b.begin, b.unit);
   });
@@ -60,6 +61,15 @@ void ConvertedSide::place(std::size_t unit) {
       ranges_.push_back(
           {part.slot, part.offset + at, std::min(each, part.bytes - at), unit, placed.at[p] + at});
     longest_ = std::max(longest_, each);
+  }
+}
+
+void ConvertedSide::make_batches(Index bytes) {
+  for (Placed& unit : placed_) {
+    if (batch_bytes_.empty() || batch_bytes_.back() + unit.bytes > bytes) batch_bytes_.push_back(0);
+    unit.batch = batch_bytes_.size() - 1;
+    unit.at_in_batch = batch_bytes_.back();
+    batch_bytes_.back() += unit.bytes;
   }
 }
 

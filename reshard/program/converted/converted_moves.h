@@ -18,9 +18,10 @@ namespace reshard::converted {
 /// are one form of the rows, the *planned* one, which is in memory for a unit at a time.
 class ConvertedSide {
  public:
-  /// Units of about `unit_bytes` bytes of values. Borrows `side`. Errors: converted_rows()'s.
+  /// Units of about `unit_bytes` bytes of values; `batch_bytes`: see batch_of(). Borrows `side`.
+  /// Errors: converted_rows()'s.
   static Result<ConvertedSide> make(const SideConversion& side, bool is_target, Rank rank,
-                                    Index unit_bytes);
+                                    Index unit_bytes, Index batch_bytes = 0);
 
   Rank rank() const { return rank_; }
   std::size_t size() const { return rows_.size(); }
@@ -30,6 +31,13 @@ class ConvertedSide {
   bool needs_amax() const { return side_->quantises && reshard::needs_amax(side_->layout->choice); }
   /// The most bytes of a unit's planned form, part after part, each at a multiple of 64.
   Index planned_bytes(std::size_t unit) const { return placed_[unit].bytes; }
+  /// A batch is adjacent units whose planned forms have at most `batch_bytes` bytes together, or
+  /// one unit: they share messages, and lie one after another where these arrive.
+  std::size_t batch_of(std::size_t unit) const { return placed_[unit].batch; }
+  std::size_t batches() const { return batch_bytes_.size(); }
+  Index batch_bytes(std::size_t batch) const { return batch_bytes_[batch]; }
+  /// Where the unit's planned form begins in its batch. Bytes.
+  Index at_in_batch(std::size_t unit) const { return placed_[unit].at_in_batch; }
   /// The bytes of the planned form that are of the rows, without columns in between.
   Index wanted_bytes(std::size_t unit) const;
   /// Bytes of the other form: of the rows; and with columns in between, part after part, each at a
@@ -64,15 +72,19 @@ class ConvertedSide {
   struct Placed {
     std::array<Index, kMatrixParts> at = {};  ///< of each part in the planned form.
     Index bytes = 0;
+    std::size_t batch = 0;
+    Index at_in_batch = 0;
   };
   bool is_planned(std::size_t part) const { return (part == 0) == planned_values_; }
   void place(std::size_t unit);
+  void make_batches(Index bytes);
 
   const SideConversion* side_ = nullptr;
   bool is_target_ = false, planned_values_ = false;
   Rank rank_;
   std::vector<ConvertedRows> rows_;
   std::vector<Placed> placed_;
+  std::vector<Index> batch_bytes_;
   std::vector<Range> ranges_;  ///< by slot and begin.
   Index longest_ = 0;
 };
