@@ -300,7 +300,7 @@ Result<> ConvertedCompiler::add_chunks_with(Rank peer, bool is_send, std::span<c
   return {};
 }
 
-/// Where the messages to a batch of this rank's units arrive.
+/// The memory in which the messages to a batch of this rank's units arrive.
 ReceiveBuffer ConvertedCompiler::receive_buffer(std::size_t batch,
                                                 std::span<const std::size_t> units) {
   const ConvertedSide& mine = *sides_.at({true, me_});

@@ -93,7 +93,7 @@ TEST(CompileConverted, ReceiversQuantiseWhereMessagesArrive) {
   }
 }
 
-/// What one rank sends to another.
+/// The messages from one rank to another.
 struct Sent {
   Index messages = 0, bytes = 0;
 };

@@ -71,7 +71,7 @@ class ConvertedCompiler {
   Result<> add_peer(std::span<const Transfer> pair, bool is_send);
   Result<> add_chunks();
   Result<> add_chunks_with(Rank peer, bool is_send, std::span<const Move> moves);
-  /// What a batch of units sends to a peer or receives from it, and the unit of each piece.
+  /// The pieces that a batch of units sends to a peer or receives from it, and the unit of each.
   struct BatchPieces {
     std::size_t batch = 0;
     std::vector<PairPiece> pieces;

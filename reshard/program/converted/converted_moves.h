@@ -36,7 +36,7 @@ class ConvertedSide {
   std::size_t batch_of(std::size_t unit) const { return placed_[unit].batch; }
   std::size_t batches() const { return batch_bytes_.size(); }
   Index batch_bytes(std::size_t batch) const { return batch_bytes_[batch]; }
-  /// Where the unit's planned form begins in its batch. Bytes.
+  /// Offset of the unit's planned form in its batch. Bytes.
   Index at_in_batch(std::size_t unit) const { return placed_[unit].at_in_batch; }
   /// The bytes of the planned form that are of the rows, without columns in between.
   Index wanted_bytes(std::size_t unit) const;
