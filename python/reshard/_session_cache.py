@@ -51,8 +51,8 @@ class SessionCache(Generic[T]):
 
   limit  of sessions; None: there is none.
 
-  Ranks whose calls and keys are in the same order hold and drop the same sessions, but for those that are no more
-  alive on one of them: so a key says what all ranks have, or they agree on what each has found.
+  Ranks that use the same keys in the same order hold the same sessions, unless one is dead on some ranks only. So
+  users put what all ranks have into the key, or compare what each rank has found.
   """
 
   def __init__(self, limit: int | None) -> None:

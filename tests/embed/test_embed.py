@@ -30,7 +30,7 @@ PRINTS = {
 
 
 PROGRAMS = [*PRINTS, "refit_processes", "convert_checkpoint"]
-# Those that pkg-config's flags are tried on: one for each header that users include.
+# Programs that are built with pkg-config's flags: one for each header that users include.
 BY_HAND = ["plan", "megatron_swap", "xfer_tensors"]
 
 

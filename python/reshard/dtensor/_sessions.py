@@ -28,7 +28,7 @@ _WHAT = "xferdtensor"
 class _Transfers(CachedSession):
   """A session of the transfers of one call, and what of this rank it moves.
 
-  number  equal on all ranks: sessions of the group made before
+  number  of sessions that the group had made before; equal on all ranks
   """
 
   def __init__(

@@ -68,13 +68,22 @@ Place ConvertedCompiler::source_place(Rank r, const PartRows& part) {
   return get(r, part.slot, whole);
 }
 
+/// The most bytes of a batch; equal on all ranks.
+Index ConvertedCompiler::batch_bytes(bool is_target) const {
+  const Index most = std::min(options_.in_place_bytes, most_staged(options_));
+  if (is_target) return most;
+  // A sender makes rows once for all that get them if the messages with them fit in one exchange.
+  const auto targets = static_cast<Index>(planner_.shared_target()->ranks().size());
+  return std::min(most, exchange_limits(options_).staged / std::max<Index>(targets, 1));
+}
+
 /// The rows that a rank's side converts; made once.
 Result<const ConvertedSide*> ConvertedCompiler::side(bool is_target, Rank r) {
   auto& made = sides_[{is_target, r}];
   if (made == nullptr)
-    made = std::make_unique<ConvertedSide>(RESHARD_TRY(ConvertedSide::make(
-        is_target ? options_.after : options_.before, is_target, r, options_.unit_bytes,
-        std::min(options_.in_place_bytes, most_staged(options_)))));
+    made = std::make_unique<ConvertedSide>(
+        RESHARD_TRY(ConvertedSide::make(is_target ? options_.after : options_.before, is_target, r,
+                                        options_.unit_bytes, batch_bytes(is_target))));
   return made.get();
 }
 
@@ -227,7 +236,7 @@ std::optional<Place> ConvertedCompiler::one_run(const BatchPieces& of,
   return Place{is_send ? source(me_, first.slot) : target(first.slot), at};
 }
 
-/// The chunk, with how it is packed.
+/// The chunk, packed in staging by the tile before its exchange.
 Chunk ConvertedCompiler::send_of(const BatchPieces& of, std::span<const ChunkPart> parts,
                                  Chunk chunk) {
   chunk.pack = [this, cut = moves_of(of, parts, true)](Index at) {
@@ -300,6 +309,15 @@ Result<> ConvertedCompiler::add_chunks_with(Rank peer, bool is_send, std::span<c
   return {};
 }
 
+/// Bytes of a unit of this rank that it reads from memory.
+Index ConvertedCompiler::read_bytes(std::size_t unit) const {
+  const auto here = here_by_unit_.find(unit);
+  if (here == here_by_unit_.end()) return 0;
+  Index bytes = 0;
+  for (const Move& m : here->second) bytes += m.copy.bytes();
+  return bytes;
+}
+
 /// The memory in which the messages to a batch of this rank's units arrive.
 ReceiveBuffer ConvertedCompiler::receive_buffer(std::size_t batch,
                                                 std::span<const std::size_t> units) {
@@ -307,10 +325,7 @@ ReceiveBuffer ConvertedCompiler::receive_buffer(std::size_t batch,
   ReceiveBuffer buffer;
   buffer.bytes = mine.batch_bytes(batch);
   for (const std::size_t u : units) {
-    Index covered = arrives_.at(u);
-    if (const auto here = here_by_unit_.find(u); here != here_by_unit_.end())
-      for (const Move& m : here->second) covered += m.copy.bytes();
-    buffer.clears |= covered < mine.wanted_bytes(u);
+    buffer.clears |= arrives_.at(u) + read_bytes(u) < mine.wanted_bytes(u);
   }
   buffer.convert = [this, &mine, list = std::vector(units.begin(), units.end())](
                        Index at, std::vector<StepId> waits) {
@@ -345,7 +360,8 @@ Result<> ConvertedCompiler::add_chunks() {
   return {};
 }
 
-/// The tile that converts units whose planned forms are in memory, but for what this rank reads.
+/// The tile that reads the parts of units that are in memory of this rank's reach, and converts
+/// them.
 StepId ConvertedCompiler::convert(const PlacedUnits& units, std::vector<StepId> waits) {
   got_ = 0;
   Index bytes = 0;
@@ -399,10 +415,7 @@ void ConvertedCompiler::add_tiles() {
     const auto mine = sides_.find({true, me_});
     for (std::size_t u = 0; mine != sides_.end() && u < mine->second->size(); ++u) {
       if (arrives_.contains(u)) continue;
-      Index covered = 0;
-      if (const auto here = here_by_unit_.find(u); here != here_by_unit_.end())
-        for (const Move& m : here->second) covered += m.copy.bytes();
-      if (covered < mine->second->wanted_bytes(u))
+      if (read_bytes(u) < mine->second->wanted_bytes(u))
         out_.clear({{Builder::kScratch, 0}, mine->second->planned_bytes(u)});
       convert({{u, {Builder::kScratch, 0}}}, {});
     }

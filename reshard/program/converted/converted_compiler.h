@@ -66,6 +66,7 @@ class ConvertedCompiler {
                        bytes_of_local(target_memory(), me_, slot));
   }
 
+  Index batch_bytes(bool is_target) const;
   Result<const ConvertedSide*> side(bool is_target, Rank r);
   Result<> find_moves();
   Result<> add_peer(std::span<const Transfer> pair, bool is_send);
@@ -91,8 +92,9 @@ class ConvertedCompiler {
   Result<> find_finish();
   void add_receive_buffers();
   void add_tiles();
+  Index read_bytes(std::size_t unit) const;
   ReceiveBuffer receive_buffer(std::size_t batch, std::span<const std::size_t> units);
-  /// Units of this rank, and where their planned forms are.
+  /// Units of this rank, each with the place of its planned form.
   using PlacedUnits = std::vector<std::pair<std::size_t, Place>>;
   StepId convert(const PlacedUnits& units, std::vector<StepId> waits);
   Index convert_rows(std::size_t unit, Place at);
