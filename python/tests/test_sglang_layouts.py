@@ -86,7 +86,7 @@ def test_a_live_update_derives_what_the_loader_derives(tmp_path, name, derived):
   first = load_file(folder / "model.safetensors")
   second = {n: torch.randn(t.shape).to(t.dtype) for n, t in first.items()}  # norms are all ones in the first
   table = manifest.table_of(reshard.open_model(folder))
-  invitation = types.SimpleNamespace(route="local", tensors=table)
+  invitation = types.SimpleNamespace(route="local", tensors=table, wanted=None)
   engine = tracing.SglangRanks(tracing.engine_config(folder, tp=2))
   for rank in range(2):
     with engine.module(rank) as loaded, torch.no_grad():
