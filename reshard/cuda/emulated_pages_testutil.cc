@@ -6,6 +6,9 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 
+#include <map>
+#include <utility>
+
 #include "reshard/base/check.h"
 
 #if defined(__SANITIZE_ADDRESS__)
@@ -28,6 +31,14 @@ constexpr std::size_t kPage = 4096;
 std::uint64_t next_id() {
   static std::uint64_t last = 0;
   return ++last;
+}
+
+/// Address ranges of views that ended, by size. They stay reserved, so that other threads get none
+/// of them, and a view of the same size gets the last one back: as on a GPU, whose addresses
+/// nothing else takes. Never destroyed, because views may end later.
+std::byte*& ended_view(std::size_t bytes) {
+  static auto& ranges = *new std::map<std::size_t, std::byte*>;
+  return ranges[bytes];
 }
 
 }  // namespace
@@ -67,9 +78,12 @@ std::shared_ptr<PageFile> open_ticket(const PageTicket& ticket) {
 
 PageView::PageView(const PageFile& pages, std::size_t offset, std::size_t bytes)
     : whole_(pages.bytes + 2 * kPage) {
-  void* const made = ::mmap(nullptr, whole_, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  RESHARD_CHECK(made != MAP_FAILED);
-  base_ = static_cast<std::byte*>(made);
+  base_ = std::exchange(ended_view(whole_), nullptr);
+  if (base_ == nullptr) {
+    void* const made = ::mmap(nullptr, whole_, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    RESHARD_CHECK(made != MAP_FAILED);
+    base_ = static_cast<std::byte*>(made);
+  }
   data_ = base_ + kPage + offset;
   RESHARD_CHECK(::mmap(base_ + kPage, pages.bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED,
                        pages.file.get(), 0) != MAP_FAILED);
@@ -79,7 +93,11 @@ PageView::PageView(const PageFile& pages, std::size_t offset, std::size_t bytes)
 
 PageView::~PageView() {
   ASAN_UNPOISON_MEMORY_REGION(base_, whole_);
-  ::munmap(base_, whole_);
+  std::byte*& ended = ended_view(whole_);
+  if (ended != nullptr) ::munmap(ended, whole_);
+  ended = base_;
+  RESHARD_CHECK(::mmap(base_, whole_, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) !=
+                MAP_FAILED);
 }
 
 }  // namespace reshard::cuda

@@ -37,7 +37,7 @@ PageTicket ticket_of(const PageFile& pages, std::size_t offset, std::size_t byte
 /// Null if the process is gone, or the file is.
 std::shared_ptr<PageFile> open_ticket(const PageTicket& ticket);
 
-/// Addresses between two pages that nobody can touch.
+/// Addresses between two pages that nobody can touch. Made and destroyed under the machine's mutex.
 class PageView {
  public:
   /// Maps a file. Under AddressSanitizer only [offset, offset + bytes) may be touched. @pre `pages`
