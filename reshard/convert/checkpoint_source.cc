@@ -61,7 +61,7 @@ Result<CheckpointSource> CheckpointSource::bind(const Model& model,
     return fail(Code::corrupt,
                 fmt::format("{}: layout '{}' has ranks {}, but the checkpoint lists {}", model.name,
                             own->name(), to_string(own->ranks()), checkpoint.world_size()));
-  CheckpointSource source(model, RESHARD_TRY(DecodedWeights::decode(model)), std::move(files),
+  CheckpointSource source(model, RESHARD_TRY(ComputedWeights::compute(model)), std::move(files),
                           RankBuffers(std::move(own)));
   for (Rank r : source.buffers_.layout().ranks().members()) RESHARD_TRY(source.bind_rank(r));
   return source;
@@ -74,7 +74,7 @@ Result<> CheckpointSource::bind_rank(Rank r) {
   const auto file = [&](const CheckpointTensor& t) { return checkpoint_->mapping(t.file).path(); };
   for (SlotId slot : slots) {
     const FileTensor want = files_.file_tensor(slot, r);
-    if (const auto values = decoded_.values_of(want.name); !values.empty()) {
+    if (const auto values = computed_.values_of(want.name); !values.empty()) {
       RESHARD_TRY(buffers_.bind_read_only(r, slot, values));
       is_converted_.emplace(r, slot);
       continue;

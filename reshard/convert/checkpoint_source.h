@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "reshard/convert/decoded_weights.h"
+#include "reshard/convert/computed_weights.h"
 #include "reshard/convert/slot_files.h"
 #include "reshard/exec/rank_buffers.h"
 #include "reshard/io/make_layout.h"
@@ -23,7 +23,7 @@ class CheckpointSource {
   /// Binds every local tensor of `own`, the checkpoint's own side, to its bytes in the files. The
   /// checkpoint must outlive the result. Errors, which name file and tensor: a local tensor that is
   /// missing, that the layout lacks and nobody ignored, or of another dtype or shape; another
-  /// number of ranks; those of DecodedWeights::decode(). @pre model.weights
+  /// number of ranks; those of ComputedWeights::compute(). @pre model.weights
   static Result<CheckpointSource> bind(const Model& model, const LayoutSide& own);
   /// The same for own_side(). @pre `own` is own_layout() of the model
   static Result<CheckpointSource> bind(const Model& model,
@@ -42,11 +42,12 @@ class CheckpointSource {
  private:
   /// The tensor in a file that a local tensor is; null if it was converted when it was bound.
   const CheckpointTensor* in_file(Rank r, SlotId slot) const;
-  CheckpointSource(const Model& model, DecodedWeights decoded, SlotFiles files, RankBuffers buffers)
+  CheckpointSource(const Model& model, ComputedWeights computed, SlotFiles files,
+                   RankBuffers buffers)
       : checkpoint_(&*model.weights),
         ignore_(model.ignore),
         files_(std::move(files)),
-        decoded_(std::move(decoded)),
+        computed_(std::move(computed)),
         buffers_(std::move(buffers)) {}
   static Result<CheckpointSource> bind(const Model& model, std::shared_ptr<const ModelLayout> own,
                                        SlotFiles files);
@@ -63,7 +64,7 @@ class CheckpointSource {
   const Checkpoint* checkpoint_;
   std::set<std::string> ignore_;  ///< patterns of extra tensors that files of ranks may have.
   SlotFiles files_;
-  DecodedWeights decoded_;
+  ComputedWeights computed_;
   std::vector<std::unique_ptr<std::byte[]>> converted_;
   std::set<std::pair<Rank, SlotId>> is_converted_;
   RankBuffers buffers_;

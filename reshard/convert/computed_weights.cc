@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "reshard/convert/decoded_weights.h"
+#include "reshard/convert/computed_weights.h"
 
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -36,23 +36,23 @@ FileDescriptor unlinked_file(const std::string& folder) {
 
 }  // namespace
 
-DecodedWeights::DecodedWeights(DecodedWeights&& other) noexcept
+ComputedWeights::ComputedWeights(ComputedWeights&& other) noexcept
     : tensors_(std::move(other.tensors_)),
       data_(std::exchange(other.data_, nullptr)),
       size_(std::exchange(other.size_, 0)) {}
 
-DecodedWeights& DecodedWeights::operator=(DecodedWeights&& other) noexcept {
+ComputedWeights& ComputedWeights::operator=(ComputedWeights&& other) noexcept {
   std::swap(tensors_, other.tensors_);
   std::swap(data_, other.data_);
   std::swap(size_, other.size_);
   return *this;
 }
 
-DecodedWeights::~DecodedWeights() {
+ComputedWeights::~ComputedWeights() {
   if (data_ != nullptr) ::munmap(data_, static_cast<std::size_t>(size_));
 }
 
-Result<> DecodedWeights::map_file() {
+Result<> ComputedWeights::map_file() {
   const char* const said = std::getenv("TMPDIR");
   const std::string folder = said != nullptr && *said != '\0' ? said : "/tmp";
   const FileDescriptor file = unlinked_file(folder);
@@ -74,8 +74,8 @@ Result<> DecodedWeights::map_file() {
   return {};
 }
 
-Result<DecodedWeights> DecodedWeights::decode(const Model& model) {
-  DecodedWeights out;
+Result<ComputedWeights> ComputedWeights::compute(const Model& model) {
+  ComputedWeights out;
   for (const auto& [name, codes] : model.decoded) {
     const auto id = model.tensors->find(name);
     if (!id) continue;
@@ -87,11 +87,11 @@ Result<DecodedWeights> DecodedWeights::decode(const Model& model) {
   }
   if (out.size_ == 0) return out;
   RESHARD_TRY(out.map_file());
-  out.decode_all(model);
+  out.compute_all(model);
   return out;
 }
 
-void DecodedWeights::decode_all(const Model& model) {
+void ComputedWeights::compute_all(const Model& model) {
   struct Part {
     const CodedTensor* codes;
     DType dtype;
@@ -117,7 +117,7 @@ void DecodedWeights::decode_all(const Model& model) {
   pool.run(body);
 }
 
-std::span<const std::byte> DecodedWeights::values_of(const std::string& tensor) const {
+std::span<const std::byte> ComputedWeights::values_of(const std::string& tensor) const {
   const auto found = tensors_.find(tensor);
   if (found == tensors_.end()) return {};
   return {data_ + found->second.offset, static_cast<std::size_t>(found->second.bytes)};

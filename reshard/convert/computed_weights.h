@@ -14,16 +14,16 @@ namespace reshard {
 /// The values of the tensors that a model decodes (Model::decoded), all of them, in a temporary
 /// file without a name: memory that the system may write to the disk, and that is gone with this
 /// object.
-class DecodedWeights {
+class ComputedWeights {
  public:
   /// Decodes with one thread per core. Errors: those of check_codes(); no room in the folder for
   /// temporary files (TMPDIR, else /tmp), which the message names with the bytes that it needs.
-  static Result<DecodedWeights> decode(const Model& model);
+  static Result<ComputedWeights> compute(const Model& model);
 
-  DecodedWeights() = default;
-  DecodedWeights(DecodedWeights&& other) noexcept;
-  DecodedWeights& operator=(DecodedWeights&& other) noexcept;
-  ~DecodedWeights();
+  ComputedWeights() = default;
+  ComputedWeights(ComputedWeights&& other) noexcept;
+  ComputedWeights& operator=(ComputedWeights&& other) noexcept;
+  ~ComputedWeights();
 
   /// The tensor's values, row-major; empty if the model does not decode it.
   std::span<const std::byte> values_of(const std::string& tensor) const;
@@ -33,7 +33,7 @@ class DecodedWeights {
     Index offset = 0, bytes = 0;
   };
   Result<> map_file();
-  void decode_all(const Model& model);
+  void compute_all(const Model& model);
 
   std::map<std::string, Tensor> tensors_;
   std::byte* data_ = nullptr;
