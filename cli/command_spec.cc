@@ -46,6 +46,15 @@ Option& OptionList::prefix(std::optional<std::string>& to) {
                [&to](const std::string& s) -> Result<> { return to = s, Result<>(); });
 }
 
+Option& OptionList::merge(std::vector<std::string>& to, const std::string& checkpoint) {
+  Option& option =
+      value("--merge", "FOLDER",
+            "merge the LoRA adapter that PEFT wrote there into the weights of " + checkpoint,
+            [&to](const std::string& s) -> Result<> { return to.push_back(s), Result<>(); });
+  option.repeats = 1;
+  return option;
+}
+
 Option& OptionList::bytes(std::string name, Index& to, std::string help) {
   return value(std::move(name), "BYTES", std::move(help), [&to](const std::string& s) -> Result<> {
     to = RESHARD_TRY(parse_bytes(s));

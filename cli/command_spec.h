@@ -60,6 +60,8 @@ class OptionList {
   Option& patterns(std::string name, std::set<std::string>& to, int repeats, std::string help);
   /// ModelOptions::prefix; may be empty.
   Option& prefix(std::optional<std::string>& to);
+  /// ModelOptions::merge of the checkpoint that the help names.
+  Option& merge(std::vector<std::string>& to, const std::string& checkpoint);
   /// An integer from `least` to `most`. `to` is a T or an optional of one.
   template <class T, class To>
   Option& number(std::string name, To& to, T least, T most, std::string help) {

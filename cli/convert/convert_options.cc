@@ -23,6 +23,7 @@ CommandSpec convert_spec() {
       "tensors that OUT's layout may lack, or that IN has besides those of its config; "
       "* matches any text, # a number");
   options.prefix(o.prefix);
+  options.merge(o.merge, "IN");
   options.flag("--sync", o.sync, "wait until all data of OUT is on disk");
   options.threads(o.threads);
   spec.command = [a] { return *a; };

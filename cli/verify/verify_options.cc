@@ -16,6 +16,7 @@ CommandSpec verify_spec() {
   options.patterns("--ignore", o.ignore, 1,
                    "tensors not to compare; * matches any text, # a number");
   options.prefix(o.prefix);
+  options.merge(o.merge, "A");
   options.flag("--json", a->json, "print one JSON object");
   options.threads(o.threads);
   spec.command = [a] { return *a; };

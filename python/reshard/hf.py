@@ -14,7 +14,7 @@ import json
 import mmap
 import os
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -35,6 +35,7 @@ def load(
   tensors: Mapping[str, Any] | None = None,
   *,
   prefix: str | None = None,
+  merge: str | os.PathLike[str] | Iterable[str | os.PathLike[str]] = (),
   threads: int = 0,
   progress: Callable[[str, int, int], object] | bool | None = False,
 ) -> dict[str, Any]:
@@ -47,6 +48,7 @@ def load(
   tensors   to be filled, by the names of `layout.local(rank)`, with its shapes and dtypes. By
             default new ones are made.
   prefix    of a torch.distributed.checkpoint, as `reshard.open_model` takes it.
+  merge     folders of LoRA adapters that are merged into the weights, as `reshard.open_model` takes them.
   threads   that read; 0: one for each core that this process may use.
   progress  a callable (phase, bytes done, bytes in all), which cancels by raising or by returning
             False; True: a bar of tqdm.
@@ -57,7 +59,7 @@ def load(
   Errors: IoError, CorruptError and InvalidArgumentError for the files; those of the plan between
   the checkpoint's layout and this one.
   """
-  model = reshard.open_model(str(path), prefix=prefix)
+  model = reshard.open_model(str(path), prefix=prefix, merge=merge)
   if isinstance(layout, str):
     layout = reshard.layout(layout, model)
   if tensors is None:

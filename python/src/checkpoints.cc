@@ -23,13 +23,15 @@ int threads_of(Index threads) {
 ConvertReport convert(const PathArgument& input, const PathArgument& output, const std::string& to,
                       const std::string& from, const Names& ignore, Index buffer_bytes,
                       Index max_shard_bytes, bool sync, Index threads,
-                      const ProgressArgument& progress, std::optional<std::string> prefix) {
+                      const ProgressArgument& progress, std::optional<std::string> prefix,
+                      PathsArgument merge) {
   ConvertOptions options{.input = input.path.string(),
                          .output = output.path.string(),
                          .to = to,
                          .from = from,
                          .ignore = ignore.names,
                          .prefix = std::move(prefix),
+                         .merge = std::move(merge.paths),
                          .buffer_bytes = positive(buffer_bytes, "buffer_bytes"),
                          .max_shard_bytes = positive(max_shard_bytes, "max_shard_bytes"),
                          .sync = sync,
@@ -42,9 +44,9 @@ ConvertReport convert(const PathArgument& input, const PathArgument& output, con
 
 VerifyReport verify(const PathArgument& a, const PathArgument& b, const Names& ignore,
                     Index threads, const ProgressArgument& progress,
-                    std::optional<std::string> prefix) {
-  VerifyOptions options{a.path.string(), b.path.string(), ignore.names, std::move(prefix),
-                        threads_of(threads)};
+                    std::optional<std::string> prefix, PathsArgument merge) {
+  VerifyOptions options{a.path.string(),   b.path.string(),        ignore.names,
+                        std::move(prefix), std::move(merge.paths), threads_of(threads)};
   return with_progress(progress.value, [&](Progress report) {
     options.progress = std::move(report);
     return unwrap(verify_checkpoints(options));
@@ -129,6 +131,7 @@ buffer_bytes     most memory for output in flight
 max_shard_bytes  most tensor bytes in a file of layout hf
 sync             True: return only when all data is on the disk
 threads          0: one per core that this process may use{}prefix           as of open_model(), for the input
+merge            as of open_model(), for the input
 Streams tensor by tensor, so memory stays bounded, and quantises or dequantises on the way where the
 layouts ask for it. The output appears under its name complete or not at all: an error, an exception
 of `progress` or Ctrl-C leaves finished files in "OUTPUT.partial", and the same call resumes there.
@@ -141,7 +144,7 @@ broken input, IoError for the disk, AbortedError if `progress` returned False.)"
         nb::arg("buffer_bytes") = ConvertOptions{}.buffer_bytes,
         nb::arg("max_shard_bytes") = ConvertOptions{}.max_shard_bytes, nb::arg("sync") = false,
         nb::arg("threads") = 0, nb::arg("progress").none() = nb::none(),
-        nb::arg("prefix").none() = nb::none(), doc.c_str());
+        nb::arg("prefix").none() = nb::none(), nb::arg("merge") = nb::tuple(), doc.c_str());
 }
 
 void bind_verify(nb::module_& m) {
@@ -189,13 +192,14 @@ void bind_verify(nb::module_& m) {
 a, b             checkpoints: folders or files
 ignore           patterns ("*" any characters, "#" digits) of tensors not to compare
 threads          0: one per core that this process may use{}prefix           as of open_model(), for each that is of torch.distributed.checkpoint
+merge            as of open_model(), for a
 What A stores in another dtype is compared as a refit from A to B would leave it. A difference is not
 an error: see the report. Raises NotFoundError, CorruptError or IoError for what cannot be read.)",
       kProgress);
   m.def("verify", &verify, nb::arg("a"), nb::arg("b"), nb::kw_only(),
         nb::arg("ignore") = nb::tuple(), nb::arg("threads") = 0,
         nb::arg("progress").none() = nb::none(), nb::arg("prefix").none() = nb::none(),
-        doc.c_str());
+        nb::arg("merge") = nb::tuple(), doc.c_str());
 }
 
 void bind_synthesize(nb::module_& m) {

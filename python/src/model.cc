@@ -299,6 +299,36 @@ void bind_fields(nb::class_<Model>& model) {
           "16 hexadecimal digits, equal for equal names, shapes, dtypes and order.");
 }
 
+void bind_open_model(nb::module_& m) {
+  m.def(
+      "open_model",
+      [](const PathArgument& model, std::optional<Index> layers, bool exact, const Names& ignore,
+         std::optional<std::string> prefix, PathsArgument merge) {
+        return std::make_shared<Model>(
+            unwrap(open_model(model.path.string(), {layers, exact, ignore.names, std::move(prefix),
+                                                    std::move(merge.paths)})));
+      },
+      nb::arg("model"), nb::kw_only(), nb::arg("layers") = nb::none(), nb::arg("exact") = true,
+      nb::arg("ignore") = nb::tuple(), nb::arg("prefix") = nb::none(),
+      nb::arg("merge") = nb::tuple(), nb::call_guard<nb::gil_scoped_release>(),
+      R"(Opens a model. Reads no weights.
+
+model   path of a config.json, of a checkpoint's folder, its index or its only file, or of any
+        safetensors file that is none of several of a checkpoint; or the name of a published shape (example_names())
+layers  replaces the number of layers of a config
+exact   False: a checkpoint whose tensors are not those of its config is opened without its config,
+        instead of being an error
+ignore  patterns ("*" any characters, "#" digits) of tensors that a checkpoint may have beside those
+        of its config
+prefix  of a torch.distributed.checkpoint, takes only the tensors whose names begin so, without it;
+        by default what the config's names begin with there ("model."), if there is a config, and
+        an error if there are two models; "": all names as they are
+merge   folders of LoRA adapters, as PEFT writes them, that are merged into a checkpoint's weights
+
+Raises NotFoundError if there is no such model, CorruptError for a file that violates its format,
+UnsupportedError for what this version cannot read.)");
+}
+
 }  // namespace
 
 void bind_model(nb::module_& m) {
@@ -333,31 +363,7 @@ dtype of torch or numpy. Such a model has no config: layouts "hf", "fsdp", "dten
           },
           nb::sig("def _repr_html_(self) -> str"))
       .def("__repr__", &text_of);
-  m.def(
-      "open_model",
-      [](const PathArgument& model, std::optional<Index> layers, bool exact, const Names& ignore,
-         std::optional<std::string> prefix) {
-        return std::make_shared<Model>(unwrap(
-            open_model(model.path.string(), {layers, exact, ignore.names, std::move(prefix)})));
-      },
-      nb::arg("model"), nb::kw_only(), nb::arg("layers") = nb::none(), nb::arg("exact") = true,
-      nb::arg("ignore") = nb::tuple(), nb::arg("prefix") = nb::none(),
-      nb::call_guard<nb::gil_scoped_release>(),
-      R"(Opens a model. Reads no weights.
-
-model   path of a config.json, of a checkpoint's folder, its index or its only file, or of any
-        safetensors file that is none of several of a checkpoint; or the name of a published shape (example_names())
-layers  replaces the number of layers of a config
-exact   False: a checkpoint whose tensors are not those of its config is opened without its config,
-        instead of being an error
-ignore  patterns ("*" any characters, "#" digits) of tensors that a checkpoint may have beside those
-        of its config
-prefix  of a torch.distributed.checkpoint, takes only the tensors whose names begin so, without it;
-        by default what the config's names begin with there ("model."), if there is a config, and
-        an error if there are two models; "": all names as they are
-
-Raises NotFoundError if there is no such model, CorruptError for a file that violates its format,
-UnsupportedError for what this version cannot read.)");
+  bind_open_model(m);
   m.def("example_names", &example_names,
         "The names of the published shapes that come with reshard.");
 }

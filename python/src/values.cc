@@ -78,6 +78,20 @@ bool read_names(nb::handle value, std::set<std::string>& names) noexcept {
   }
 }
 
+bool read_paths(nb::handle value, std::vector<std::string>& paths) noexcept {
+  try {
+    PathArgument one;
+    if (nb::try_cast(value, one)) return paths.push_back(one.path.string()), true;
+    for (const nb::handle path : nb::iter(value)) {
+      if (!nb::try_cast(path, one)) return false;
+      paths.push_back(one.path.string());
+    }
+    return true;
+  } catch (const std::exception&) {
+    return false;
+  }
+}
+
 DType dtype_of(const nb::handle& dtype) {
   if (nb::isinstance<DType>(dtype)) return nb::cast<DType>(dtype);
   const std::string text = library_name(dtype);

@@ -37,6 +37,14 @@ struct PathArgument {
   std::filesystem::path path;
 };
 
+/// Several of them; one alone is a list of one.
+struct PathsArgument {
+  std::vector<std::string> paths;
+};
+
+/// False, without an exception, if the value is none.
+bool read_paths(nb::handle value, std::vector<std::string>& paths) noexcept;
+
 /// The argument `progress` of with_progress().
 struct ProgressArgument {
   nb::object value = nb::none();
@@ -75,6 +83,16 @@ struct type_caster<reshard::python::Names> {
   NB_TYPE_CASTER(reshard::python::Names, const_name("str | collections.abc.Iterable[str]"))
   bool from_python(handle src, uint8_t, cleanup_list*) noexcept {
     return reshard::python::read_names(src, value.names);
+  }
+};
+
+template <>
+struct type_caster<reshard::python::PathsArgument> {
+  NB_TYPE_CASTER(
+      reshard::python::PathsArgument,
+      const_name("str | os.PathLike[str] | collections.abc.Iterable[str | os.PathLike[str]]"))
+  bool from_python(handle src, uint8_t, cleanup_list*) noexcept {
+    return reshard::python::read_paths(src, value.paths);
   }
 };
 

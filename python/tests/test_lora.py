@@ -338,6 +338,8 @@ def test_parts_of_a_trainer_are_checked(tmp_path):
   assert len(some.table) == weights + len(factors) and len(some.wanted) == len(layer) + len(factors)
   ordinary = Parts(layout, (), {}, None)
   assert len(ordinary.table) == weights + len(factors) and not ordinary.adapters
+  residual = reshard.lora.Adapter(tmp_path, config.to_dict() | {"init_lora_weights": "pissa"})
+  assert len(Parts(layout, (), {"default": residual}, None).table) == weights + len(factors)
   invalid, unsupported = reshard.InvalidArgumentError, reshard.UnsupportedError
   for arguments, kind, said in (
     (((), None, None), invalid, "holds the adapter 'default': pass adapters="),
@@ -347,6 +349,7 @@ def test_parts_of_a_trainer_are_checked(tmp_path):
     ((["*.lora_A.*"], {"default": adapter}, None), unsupported, "some of the factors of the adapter 'default'"),
     (((), {"default": reshard.lora.Adapter("here", config)}, None), invalid, "not absolute"),
     (((), {"default": {"folder": "/x", "config": config.to_dict() | {"bias": "all"}}}, None), unsupported, "bias="),
+    ((reshard.lora.NAMES, {"default": residual}, None), unsupported, r"\(pissa\) has changed the weights"),
   ):
     with pytest.raises(kind, match=said):
       Parts(layout, *arguments)

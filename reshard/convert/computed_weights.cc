@@ -23,7 +23,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Elements that a thread decodes at once.
+/// Elements that a thread computes at once.
 constexpr Index kPart = Index{1} << 20;
 
 /// A temporary file, already unlinked.
@@ -67,7 +67,7 @@ Result<> ComputedWeights::map_file() {
   if (error != 0)
     return fail(
         Code::io,
-        fmt::format("'{}': a temporary file of {} bytes for decoded weights: {}; name another "
+        fmt::format("'{}': a temporary file of {} bytes for computed weights: {}; name another "
                     "folder in the environment variable TMPDIR",
                     folder, size_, std::strerror(error)));
   data_ = static_cast<std::byte*>(at);
@@ -77,41 +77,43 @@ Result<> ComputedWeights::map_file() {
 Result<ComputedWeights> ComputedWeights::compute(const Model& model) {
   ComputedWeights out;
   for (const auto& [name, codes] : model.decoded) {
-    const auto id = model.tensors->find(name);
-    if (!id) continue;
     if (auto valid = check_codes(name, codes); !valid)
       return tl::unexpected(std::move(valid).error().in(model.name));
-    const Index bytes = (*model.tensors)[*id].bytes();
-    out.tensors_.emplace(name, Tensor{out.size_, bytes});
-    out.size_ += (bytes + 63) / 64 * 64;
+    if (!model.merged.contains(name)) out.add(model, name, {.base = codes});
   }
+  for (const auto& [name, weight] : model.merged) out.add(model, name, weight.values);
   if (out.size_ == 0) return out;
   RESHARD_TRY(out.map_file());
-  out.compute_all(model);
+  out.compute_all();
   return out;
 }
 
-void ComputedWeights::compute_all(const Model& model) {
+void ComputedWeights::add(const Model& model, const std::string& name, MergedTensor values) {
+  const auto id = model.tensors->find(name);
+  if (!id) return;
+  const CanonicalTensor& t = (*model.tensors)[*id];
+  tensors_.emplace(name, Tensor{std::move(values), t.dtype, size_, t.bytes()});
+  size_ += (t.bytes() + 63) / 64 * 64;
+}
+
+void ComputedWeights::compute_all() {
   struct Part {
-    const CodedTensor* codes;
-    DType dtype;
+    const Tensor* tensor;
     Index first, count;
-    std::byte* out;
   };
   std::vector<Part> parts;
   for (const auto& [name, tensor] : tensors_) {
-    const DType dtype = (*model.tensors)[*model.tensors->find(name)].dtype;
-    const Index bytes = bits(dtype) / 8, count = tensor.bytes / bytes;
+    const Index count = tensor.bytes * 8 / bits(tensor.dtype);
     for (Index first = 0; first < count; first += kPart)
-      parts.push_back({&model.decoded.at(name), dtype, first, std::min(kPart, count - first),
-                       data_ + tensor.offset + first * bytes});
+      parts.push_back({&tensor, first, std::min(kPart, count - first)});
   }
   WorkerPool pool(0);
   std::atomic<std::size_t> next{0};
   auto body = [&](int) {
     for (std::size_t i = next++; i < parts.size(); i = next++) {
-      const Part& part = parts[i];
-      reshard::decode(*part.codes, part.first, part.count, part.dtype, part.out);
+      const auto& [tensor, first, count] = parts[i];
+      merge(tensor->values, first, count, tensor->dtype,
+            data_ + tensor->offset + first * bits(tensor->dtype) / 8);
     }
   };
   pool.run(body);

@@ -11,12 +11,12 @@
 
 namespace reshard {
 
-/// The values of the tensors that a model decodes (Model::decoded), all of them, in a temporary
-/// file without a name: memory that the system may write to the disk, and that is gone with this
-/// object.
+/// The values of the tensors that a model decodes (Model::decoded), or into which it merges
+/// adapters (Model::merged), all of them, in a temporary file without a name: memory that the
+/// system may write to the disk, and that is gone with this object.
 class ComputedWeights {
  public:
-  /// Decodes with one thread per core. Errors: those of check_codes(); no room in the folder for
+  /// Computes with one thread per core. Errors: those of check_codes(); no room in the folder for
   /// temporary files (TMPDIR, else /tmp), which the message names with the bytes that it needs.
   static Result<ComputedWeights> compute(const Model& model);
 
@@ -25,15 +25,18 @@ class ComputedWeights {
   ComputedWeights& operator=(ComputedWeights&& other) noexcept;
   ~ComputedWeights();
 
-  /// The tensor's values, row-major; empty if the model does not decode it.
+  /// The tensor's values, row-major; empty if the files hold them.
   std::span<const std::byte> values_of(const std::string& tensor) const;
 
  private:
   struct Tensor {
-    Index offset = 0, bytes = 0;
+    MergedTensor values;
+    DType dtype;
+    Index offset, bytes;
   };
+  void add(const Model& model, const std::string& name, MergedTensor values);
   Result<> map_file();
-  void compute_all(const Model& model);
+  void compute_all();
 
   std::map<std::string, Tensor> tensors_;
   std::byte* data_ = nullptr;

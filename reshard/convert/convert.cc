@@ -338,10 +338,11 @@ Result<ConvertReport> convert_checkpoint(const ConvertOptions& a, const ConvertH
   RESHARD_TRY(check_apart(a.input, a.output));
   output::InputFiles inputs(a.input);
   inputs.add(to, "");
-  const Model model = RESHARD_TRY(open_checkpoint(
-      a.input, {.layers = {}, .exact = true, .ignore = a.ignore, .prefix = a.prefix}));
+  for (const std::string& folder : a.merge) inputs.add_adapter(folder);
+  const Model model = RESHARD_TRY(
+      open_checkpoint(a.input, {.ignore = a.ignore, .prefix = a.prefix, .merge = a.merge}));
   RESHARD_TRY(check_ignored(model));
-  inputs.add(*model.weights);
+  inputs.add(model);
   const bool open_at_start = inputs.are_open_for_writing();
   if (const auto own = parse_layout(model.weights->layout()))
     inputs.add(*own, model.weights->folder());

@@ -24,6 +24,7 @@ struct ConvertOptions {
   std::set<std::string> ignore = {};
   /// ModelOptions::prefix of the input.
   std::optional<std::string> prefix = {};
+  std::vector<std::string> merge = {};    ///< ModelOptions::merge of the input.
   Index buffer_bytes = Index{64} << 20;   ///< most memory for output in flight.
   Index max_shard_bytes = 5'000'000'000;  ///< most tensor bytes in a file of layout hf.
   bool sync = false;                      ///< return only when all data is on the disk.

@@ -91,6 +91,25 @@ std::string requantised_note(const LayoutSide& from, const LayoutSide& to, Index
                      plural(tensors, "tensor"), why);
 }
 
+namespace {
+
+/// The weights that adapters change, and those that they replace.
+std::vector<std::string> merge_notes(const Model& model) {
+  std::vector<std::string> notes;
+  for (const bool replaced : {false, true}) {
+    const auto is = [&](const auto& entry) { return entry.second.is_replaced == replaced; };
+    const auto first = std::ranges::find_if(model.merged, is);
+    if (first == model.merged.end()) continue;
+    const Index count = std::ranges::count_if(model.merged, is);
+    notes.push_back(fmt::format("{} {}, such as '{}'", plural(count, "tensor"),
+                                replaced ? "replaced by those of adapters" : "merged with adapters",
+                                first->first));
+  }
+  return notes;
+}
+
+}  // namespace
+
 std::vector<std::string> notes_of(const Model& model, const LayoutSide& from,
                                   const LayoutSide& to) {
   std::vector<std::string> notes;
@@ -103,6 +122,7 @@ std::vector<std::string> notes_of(const Model& model, const LayoutSide& from,
     notes.push_back(fmt::format("{} decoded from {}, such as '{}'",
                                 plural(static_cast<Index>(model.decoded.size()), "tensor"),
                                 model.decoded_from, model.decoded.begin()->first));
+  for (std::string& text : merge_notes(model)) notes.push_back(std::move(text));
   if (moves_as_stored(from, to) && to.quantised)
     notes.push_back(note("moves data and scales of", *to.quantised));
   return notes;

@@ -55,7 +55,7 @@ Result<> load(const Model& model, const RankBuffers& buffers, std::optional<Rank
 Result<> load_weights(const Model& model, const RankBuffers& buffers, std::optional<Rank> rank,
                       const LoadOptions& options) {
   auto loaded = load(model, buffers, rank, options);
-  RESHARD_TRY(model.weights->unchanged());
+  RESHARD_TRY(model.unchanged());
   return loaded;
 }
 

@@ -36,11 +36,13 @@ std::vector<StoredForm> forms_like(const ModelLayout& layout, const Fingerprinte
   return forms;
 }
 
-/// Fingerprints a checkpoint's tensors, in the forms of `like` if given.
-Result<FingerprintedSide> fingerprint_side(const std::string& path, const VerifyOptions& a,
-                                           const FingerprintedSide* like, const ConvertHook& hook) {
+/// Fingerprints a checkpoint's tensors, with adapters, in the forms of `like` if given.
+Result<FingerprintedSide> fingerprint_side(const std::string& path,
+                                           const std::vector<std::string>& adapters,
+                                           const VerifyOptions& a, const FingerprintedSide* like,
+                                           const ConvertHook& hook) {
   FingerprintedSide side;
-  ModelOptions options{.layers = {}, .exact = false, .ignore = a.ignore};
+  ModelOptions options{.exact = false, .ignore = a.ignore, .merge = adapters};
   if (a.prefix && RESHARD_TRY(Checkpoint::open(path)).kind() == Checkpoint::Kind::dcp)
     options.prefix = a.prefix;
   side.model = RESHARD_TRY(open_checkpoint(path, options));
@@ -55,7 +57,7 @@ Result<FingerprintedSide> fingerprint_side(const std::string& path, const Verify
   for (std::size_t i = 0; i < own.size(); ++i) side.converted += own[i] == side.forms[i] ? 0 : 1;
   if (hook) hook("start");
   auto computed = fingerprints(source.buffers(), a.threads, a.progress, side.forms);
-  RESHARD_TRY(side.model.weights->unchanged());
+  RESHARD_TRY(side.model.unchanged());
   side.fingerprints = RESHARD_TRY(std::move(computed));
   side.layout = layout->name();
   return side;
@@ -122,8 +124,8 @@ Result<VerifyReport> verify_checkpoints(const VerifyOptions& options) {
 
 Result<VerifyReport> verify_checkpoints(const VerifyOptions& options, const ConvertHook& hook) {
   // A tensor that A stores in another form is compared as a refit from A to B would leave it.
-  const auto b = RESHARD_TRY(fingerprint_side(options.b, options, nullptr, hook));
-  const auto a = RESHARD_TRY(fingerprint_side(options.a, options, &b, hook));
+  const auto b = RESHARD_TRY(fingerprint_side(options.b, {}, options, nullptr, hook));
+  const auto a = RESHARD_TRY(fingerprint_side(options.a, options.merge, options, &b, hook));
   RESHARD_TRY(check_ignored(a.model, &b.model));
   return compare_sides(a, b, options.ignore);
 }

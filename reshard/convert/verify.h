@@ -17,8 +17,9 @@ struct VerifyOptions {
   std::set<std::string> ignore = {};  ///< patterns of tensors not to compare.
   /// ModelOptions::prefix of each side that is a torch.distributed.checkpoint.
   std::optional<std::string> prefix = {};
-  int threads = 0;         ///< 0: one per core that this process may use.
-  Progress progress = {};  ///< bytes of one checkpoint, then of the other.
+  std::vector<std::string> merge = {};  ///< ModelOptions::merge of `a`.
+  int threads = 0;                      ///< 0: one per core that this process may use.
+  Progress progress = {};               ///< bytes of one checkpoint, then of the other.
 };
 
 /// One side of a comparison.

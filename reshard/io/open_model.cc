@@ -14,6 +14,7 @@
 #include "reshard/io/files/json.h"
 #include "reshard/io/hf/config.h"
 #include "reshard/io/hf/hub.h"
+#include "reshard/io/identify/adapters/merge_adapters.h"
 #include "reshard/io/identify/apply_config.h"
 #include "reshard/io/identify/names.h"
 #include "reshard/io/identify/opaque.h"
@@ -87,6 +88,9 @@ Result<Model> listed_model(const std::string& text, const std::string& path, Mod
 
 Result<Model> config_model(const std::string& text, const std::string& path,
                            const ModelOptions& options) {
+  if (!options.merge.empty())
+    return fail(Code::invalid_argument,
+                fmt::format("{}: is a config; an adapter is merged into weights", path));
   if (options.prefix && !options.prefix->empty())
     return fail(Code::invalid_argument,
                 fmt::format("{}: is a config; a prefix can be taken from the names of a checkpoint "
@@ -218,7 +222,15 @@ Result<> check_ignored(const Model& model, const Model* other) {
   return {};
 }
 
-Result<Model> open_checkpoint(const std::string& text, const ModelOptions& options) {
+Result<> Model::unchanged() const {
+  if (weights) RESHARD_TRY(weights->unchanged());
+  for (const SafetensorsFile& file : adapters) RESHARD_TRY(file.mapping().unchanged());
+  return {};
+}
+
+namespace {
+
+Result<Model> open_weights(const std::string& text, const ModelOptions& options) {
   const std::string path = in_hub_cache(text);
   if (!is_there(path) && hf::is_hub_id(path)) return unknown_model(path);
   RESHARD_TRY(check_options(path, options));
@@ -257,6 +269,14 @@ Result<Model> open_checkpoint(const std::string& text, const ModelOptions& optio
     if (applied.error().code == Code::unsupported) identify::take_scales_of_unknown_class(model);
   }
   return without_config(std::move(model));
+}
+
+}  // namespace
+
+Result<Model> open_checkpoint(const std::string& text, const ModelOptions& options) {
+  Model model = RESHARD_TRY(open_weights(text, options));
+  RESHARD_TRY(identify::merge_adapters(options.merge, model));
+  return model;
 }
 
 Result<Model> open_model(const std::string& text, const ModelOptions& options) {

@@ -6,6 +6,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "reshard/io/checkpoint/checkpoint.h"
@@ -16,8 +17,19 @@
 #include "reshard/model/quant/quantised_layout.h"
 #include "reshard/model/tensor.h"
 #include "reshard/transform/decode.h"
+#include "reshard/transform/merge.h"
 
 namespace reshard {
+
+/// The files of a LoRA adapter in its folder, as PEFT writes them.
+inline constexpr std::string_view kAdapterConfigFile = "adapter_config.json";
+inline constexpr std::string_view kAdapterFile = "adapter_model.safetensors";
+
+/// A weight into which adapters are merged.
+struct MergedWeight {
+  MergedTensor values;
+  bool is_replaced = false;  ///< the base is an adapter's, and not the checkpoint's.
+};
 
 /// A model: its canonical tensors, its config if reshard understands one, and its weights if it is
 /// a checkpoint.
@@ -38,6 +50,10 @@ struct Model {
   /// in groups of 128". The form is read, not written. Borrows `weights`.
   std::map<std::string, CodedTensor> decoded;
   std::string decoded_from;
+  /// The weights, by the names of `tensors`, that the adapters of ModelOptions::merge change or
+  /// replace. Borrows `weights` and `adapters`.
+  std::map<std::string, MergedWeight> merged;
+  std::vector<SafetensorsFile> adapters;
   /// Names a tensor that is moved but not read, and why: codes of an unknown form, or a dtype that
   /// is not converted. Layouts that would change values refuse the model. Else empty.
   std::string opaque;
@@ -63,6 +79,8 @@ struct Model {
     decoded.clear();
     decoded_from.clear();
   }
+  /// Checkpoint::unchanged() of the weights, and the same of the adapters.
+  Result<> unchanged() const;
   /// The config, or null. Owned by this object.
   const ModelConfig* config_or_null() const { return config ? &*config : nullptr; }
 };
@@ -82,6 +100,9 @@ struct ModelOptions {
   /// removes it. None: the prefix of the config's names there ("model."), if there is a config; an
   /// error if there are two such prefixes. Empty: the names as they are, also those of wrappers.
   std::optional<std::string> prefix = {};
+  /// Folders of LoRA adapters, as PEFT writes them, that are merged into the weights of a
+  /// checkpoint: W + scale * B A, in this order. An error for configs without weights.
+  std::vector<std::string> merge = {};
 };
 
 /// The names of all tensors that match one of the patterns.
@@ -122,7 +143,8 @@ Result<> check_ignored(const Model& model, const Model* other = nullptr);
 /// config. A config without weights is used as one of plain weights.
 ///
 /// Errors: nothing of that name exists (the message names what is close, and lists the examples);
-/// those of reading the files; one file of several of a checkpoint, if ModelOptions::exact.
+/// those of reading the files; one file of several of a checkpoint, if ModelOptions::exact; those
+/// of identify::merge_adapters().
 Result<Model> open_model(const std::string& text, const ModelOptions& options = {});
 
 /// open_model() for checkpoints only. @post the model has weights

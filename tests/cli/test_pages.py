@@ -5,6 +5,7 @@ import pathlib
 import re
 import shlex
 import shutil
+import struct
 import tempfile
 import unittest
 
@@ -32,7 +33,7 @@ class Pages(unittest.TestCase):
 
     def test_every_page_with_commands_is_here(self):
         pages = {page.name for page in DOCS.glob("*.md") if commands_of(page.name)}
-        self.assertEqual(pages, {"dcp.md", "processes.md"})
+        self.assertEqual(pages, {"dcp.md", "lora.md", "processes.md"})
 
     def test_distributed_checkpoints(self):
         program.done("synth", program.write_json(self.d / "config.json", program.LLAMA | {"num_key_value_heads": 4}), self.d / "hf")
@@ -41,6 +42,26 @@ class Pages(unittest.TestCase):
         commands = commands_of("dcp.md")
         self.assertEqual(len(commands), 8)
         self.run_all(commands)
+
+    def test_adapters(self):
+        program.done("synth", program.write_json(self.d / "config.json", program.LLAMA), self.d / "base")
+        base = program.read_safetensors(self.d / "base" / "model.safetensors")
+        name = "model.layers.0.self_attn.q_proj"
+        rows, cols = base[f"{name}.weight"][1]
+        adapter = self.d / "adapter"
+        adapter.mkdir()
+        program.write_json(adapter / "adapter_config.json", {"peft_type": "LORA", "r": 1, "lora_alpha": 2})
+        program.write_safetensors(adapter / "adapter_model.safetensors", {
+            f"base_model.model.{name}.lora_A.weight": ("F32", [1, cols], struct.pack(f"<{cols}f", *[1] * cols)),
+            f"base_model.model.{name}.lora_B.weight": ("F32", [rows, 1], struct.pack(f"<{rows}f", *[8] * rows)),
+        })
+        commands = commands_of("lora.md")
+        self.assertEqual([command[0] for command in commands], ["convert", "convert", "verify"])
+        self.run_all(commands)
+        self.assertEqual(program.run("verify", "base", "merged", cwd=self.d).returncode, 1)
+        missing = program.run("convert", "base", "other", "--to", "hf", "--merge", "nowhere", cwd=self.d)
+        self.assertEqual(missing.returncode, 1)
+        self.assertIn("nowhere/adapter_model.safetensors", missing.stderr)
 
     def test_processes(self):
         commands = commands_of("processes.md")

@@ -13,6 +13,7 @@ import pathlib
 import random
 import shutil
 import signal
+import struct
 import subprocess
 import sys
 import tempfile
@@ -286,6 +287,43 @@ class Inputs(unittest.TestCase):
     _, said = run.communicate()
     self.assertTrue(cut, said)
     self.assert_refused((run.returncode, said))
+
+  def adapter(self, value):
+    """The folder of an adapter for one matrix, whose factors are one number."""
+    folder = self.d / f"adapter-{value}"
+    folder.mkdir(exist_ok=True)
+    program.write_json(folder / "adapter_config.json", {"peft_type": "LORA", "r": 1, "lora_alpha": 1})
+    name = "model.layers.0.self_attn.q_proj"
+    rows, cols = program.read_safetensors(self.file)[f"{name}.weight"][1]
+    factors = {"A": [1, cols], "B": [rows, 1]}
+    program.write_safetensors(folder / "adapter_model.safetensors", {
+      f"base_model.model.{name}.lora_{kind}.weight": ("F32", shape, struct.pack("<f", value) * (shape[0] * shape[1]))
+      for kind, shape in factors.items()
+    })  # fmt: skip
+    return folder
+
+  @for_each_seed
+  def test_an_adapter_that_changes_while_it_is_merged_is_not_committed(self, rng):
+    folder = self.adapter(1)
+    run = Stopped(rng.choice(["start", "piece", "file", "files", "end"]), *self.convert("--merge", folder))
+    name = rng.choice(["adapter_config.json", "adapter_model.safetensors"])
+    data = bytearray((folder / name).read_bytes())
+    data[-2] ^= 1
+    (folder / name).write_bytes(data)
+    self.assert_refused(run.go_on(), folder / name)
+
+  @for_each_seed
+  def test_another_adapter_does_not_resume_a_conversion(self, rng):
+    one, two = self.adapter(1), self.adapter(2)
+    Stopped("file", *self.convert("--merge", one)).kill()
+    self.assertTrue(self.partial.exists())
+    for others in ([], ["--merge", two], ["--merge", one, "--merge", two]):
+      result = program.run(*self.convert(*others))
+      self.assertEqual(result.returncode, 2, others)
+      self.assertIn("an interrupted job other than this one", result.stderr)
+    self.assertIn("kept", program.done(*self.convert("--merge", one)))
+    program.done("verify", self.source, self.out, "--merge", one)
+    self.assertEqual(program.run("verify", self.source, self.out, "--merge", two).returncode, 1)
 
   @unittest.skipIf(os.geteuid() != 0, "only root can give files to another user")
   @for_each_seed

@@ -13,6 +13,7 @@ from compressed_tensors.compressors.naive_quantized.base import IntQuantizationC
 from compressed_tensors.compressors.pack_quantized.base import PackedQuantizationCompressor
 from compressed_tensors.quantization import QuantizationArgs, QuantizationScheme
 from compressed_tensors.quantization.utils import calculate_qparams
+from safetensors.torch import save_file
 
 from dense_model import CONFIG, LAYER, MATRICES, UNKNOWN, VECTORS
 from folders import command, expect_layout_of_values, ranks, read, same, write
@@ -234,6 +235,26 @@ def test_biases_of_zeros_that_the_class_does_not_have_are_left_out(tmp_path):
   tensors[LAYER + "mlp.up_proj.bias"][5] = 1
   other = write(tmp_path / "other", tensors, config)
   assert "mlp.up_proj.bias" in command("convert", other, tmp_path / "no", "--to", "hf", fails=True)
+
+
+def test_adapters_are_merged_into_the_values(stored, tmp_path):
+  folder, values, _ = stored
+  plain = write(tmp_path / "plain", values, CONFIG)
+  name = LAYER + "mlp.up_proj"
+  a, b = torch.randn(2, 64, generator=GENERATOR), torch.randn(96, 2, generator=GENERATOR)
+  factors = {f"base_model.model.{name}.lora_{kind}.weight": factor for kind, factor in (("A", a), ("B", b))}
+  adapter = tmp_path / "adapter"
+  adapter.mkdir()
+  save_file(factors, adapter / "adapter_model.safetensors")
+  (adapter / "adapter_config.json").write_text('{"peft_type": "LORA", "lora_alpha": 3}')
+  for out, source in (("a", folder), ("b", plain)):
+    said = command("convert", source, tmp_path / out, "--to", "hf", "--merge", adapter)
+    assert f"1 tensor merged with adapters, such as '{name}.weight'" in said, said
+  merged = read(tmp_path / "a")
+  same(merged, read(tmp_path / "b"))
+  exact = values[f"{name}.weight"].double() + 3 / 2 * (b.double() @ a.double())
+  assert (merged.pop(f"{name}.weight") != exact.to(torch.bfloat16)).sum() <= 1
+  same(merged, {other: tensor for other, tensor in values.items() if other != f"{name}.weight"})
 
 
 # What cannot be read.

@@ -15,6 +15,7 @@ from reshard._names import listed, matches
 from reshard.engines.invitation import Invitation
 from reshard.engines.link import Link
 from reshard.lora import Adapter, Merge
+from reshard.lora._config import changes_base
 from reshard.lora._names import adapters_in, whole_adapters_in
 
 __all__ = ["DRAFT", "Draft", "Merging", "Parts", "config_of"]
@@ -76,6 +77,7 @@ class Parts:
     self.adapters = {name: said for name, said in self.adapters.items() if wanted & set(there[name])}
     for name in self.adapters:
       _check_whole(wanted, set(there[name]), f"factors of the adapter '{name}'")
+      _check_base(name, self.adapters[name]["config"], {part.weight for part in there[name].values()} - wanted)
     # A worker learns from all tensors of a model which of its own layers hold the wanted ones.
     weights = set(everything) - factors - drafts
     updated = wanted.union(*(model for model in (weights, drafts) if model & wanted))
@@ -192,6 +194,18 @@ def _check_whole(wanted: set[str], names: set[str], what: str) -> None:
   if left and len(left) < len(names):
     raise reshard.UnsupportedError(
       f"only= leaves out some of the {what} ({listed(left)}): an engine takes all of them, or none"
+    )
+
+
+def _check_base(name: str, config: Mapping[str, Any] | None, frozen: set[str]) -> None:
+  """Raises UnsupportedError if an engine would add an adapter to other weights than those that it was made for.
+
+  frozen  the weights that the adapter changes and the engine keeps
+  """
+  if frozen and changes_base(config or {}):
+    raise reshard.UnsupportedError(
+      f"the initialisation of the adapter '{name}' ({(config or {})['init_lora_weights']}) has changed the weights, and "
+      f"only= leaves out {listed(sorted(frozen))}: update the weights, too"
     )
 
 

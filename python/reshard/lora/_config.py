@@ -10,13 +10,24 @@ from typing import Any
 
 from reshard._errors import InvalidArgumentError, UnsupportedError
 
-__all__ = ["as_dict", "scale_of"]
+__all__ = ["as_dict", "changes_base", "scale_of"]
 
 # Options that change a weight by something else than a multiple of B A.
 _OTHER_FORMS = (
   "use_dora", "lora_bias", "use_qalora", "use_bdlora", "alora_invocation_tokens", "arrow_config", "kasa_config",
   "velora_config", "monteclora_config", "target_parameters", "layer_replication", "trainable_token_indices",
 )  # fmt: skip
+
+
+# Initialisations that leave the weights as they are.
+_PLAIN_STARTS = ("gaussian", "eva", "orthogonal", "mica")
+
+
+def changes_base(config: Mapping[str, Any]) -> bool:
+  """Whether the adapter's initialisation changed the weights (PiSSA, OLoRA, CorDA, LoftQ, LoRA-GA): it then belongs to
+  the changed ones only."""
+  start = config.get("init_lora_weights")
+  return isinstance(start, str) and start.lower() not in _PLAIN_STARTS
 
 
 def as_dict(config: Any) -> dict[str, Any]:

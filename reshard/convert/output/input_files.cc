@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "reshard/convert/output/input_files.h"
 
+#include <algorithm>
 #include <filesystem>
 
 #include "reshard/io/files/writers.h"
@@ -42,24 +43,30 @@ void InputFiles::add(const LayoutSpec& layout, const std::string& folder) {
     note((fs::path(folder) / map->second).string());
 }
 
-void InputFiles::add(const Checkpoint& checkpoint) { weights_ = &checkpoint; }
+void InputFiles::add_adapter(const std::string& folder) {
+  note((fs::path(folder) / kAdapterConfigFile).string());
+}
+
+void InputFiles::add(const Model& model) {
+  for (std::size_t i = 0; i < model.weights->num_files(); ++i)
+    mapped_.push_back(&model.weights->mapping(i));
+  for (const SafetensorsFile& file : model.adapters) mapped_.push_back(&file.mapping());
+}
 
 void InputFiles::add_to(Digest& digest) const {
   for (const File& file : files_) add_file(digest, file.path, file.stamp);
-  if (weights_ == nullptr) return;
-  for (std::size_t i = 0; i < weights_->num_files(); ++i)
-    add_file(digest, weights_->mapping(i).path(), weights_->mapping(i).stamp());
+  for (const MappedFile* file : mapped_) add_file(digest, file->path(), file->stamp());
 }
 
 bool InputFiles::are_open_for_writing() const {
-  for (std::size_t i = 0; weights_ != nullptr && i < weights_->num_files(); ++i)
-    if (is_open_for_writing(weights_->mapping(i).path())) return true;
-  return false;
+  return std::ranges::any_of(
+      mapped_, [](const MappedFile* file) { return is_open_for_writing(file->path()); });
 }
 
 Result<> InputFiles::unchanged() const {
   for (const File& file : files_) RESHARD_TRY(check_unchanged(file.path, file.stamp));
-  return weights_ == nullptr ? Result<>() : weights_->unchanged();
+  for (const MappedFile* file : mapped_) RESHARD_TRY(file->unchanged());
+  return {};
 }
 
 }  // namespace reshard::output

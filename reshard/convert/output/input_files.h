@@ -5,8 +5,9 @@
 #include <vector>
 
 #include "reshard/base/hash.h"
-#include "reshard/io/checkpoint/checkpoint.h"
 #include "reshard/io/files/file_stamp.h"
+#include "reshard/io/files/mapped_file.h"
+#include "reshard/io/open_model.h"
 #include "reshard/model/layout_spec.h"
 
 namespace reshard::output {
@@ -20,8 +21,11 @@ class InputFiles {
   explicit InputFiles(const std::string& path);
   /// Stamps the files that a layout names, relative to `folder`. Call before they are read.
   void add(const LayoutSpec& layout, const std::string& folder);
-  /// Adds the files of weights, stamped when they were opened. Borrows the checkpoint.
-  void add(const Checkpoint& checkpoint);
+  /// Stamps the config of an adapter. Call before it is read.
+  void add_adapter(const std::string& folder);
+  /// Adds the files of weights and adapters, stamped when they were opened. Borrows the model.
+  /// @pre model.weights
+  void add(const Model& model);
 
   /// Adds names, sizes, times and inodes to the resume key of a job.
   void add_to(Digest& digest) const;
@@ -39,7 +43,7 @@ class InputFiles {
   void note(const std::string& path);
 
   std::vector<File> files_;
-  const Checkpoint* weights_ = nullptr;
+  std::vector<const MappedFile*> mapped_;  ///< of weights and adapters.
 };
 
 }  // namespace reshard::output

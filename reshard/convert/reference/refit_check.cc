@@ -100,7 +100,7 @@ Result<> check_quantised_refit(const ReferenceJob& job, const RankBuffers& targe
   auto sides = RESHARD_TRY(ReferenceSides::of(job));
   const auto moved = moved_tensors(*job.pair.source, *job.pair.target, job.pair.only);
   auto checked = check_against_reference(sides.target(), target, moved, threads, progress);
-  if (job.model.weights) RESHARD_TRY(job.model.weights->unchanged());
+  if (job.model.weights) RESHARD_TRY(job.model.unchanged());
   return checked;
 }
 

@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+// LoRA adapters in the files of PEFT 0.21: adapter_config.json and names of tensors.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "reshard/base/result.h"
+#include "reshard/index/interval.h"
+
+namespace reshard::identify {
+
+/// The part of an adapter's config that decides values.
+struct PeftConfig {
+  double alpha = 1;  ///< lora_alpha.
+  std::vector<std::pair<std::string, double>> alpha_patterns = {};
+  bool rank_stabilised = false;  ///< use_rslora.
+  bool fan_in_fan_out = false;   ///< weights are stored as [in, out].
+
+  /// The factor of B A for a module: alpha / rank, or alpha / sqrt(rank). Of the patterns, the
+  /// first that matches the module's name, or its end after a ".", says alpha.
+  double scale(std::string_view module, Index rank) const;
+};
+
+/// Errors, which begin with `source`: Code::corrupt for values of another type than PEFT writes;
+/// Code::unsupported for adapters that change weights in another way than by A and B, for those
+/// whose initialisation changed the base weights, and for patterns with other characters than a
+/// leading "^", "." and "\.".
+Result<PeftConfig> parse_peft_config(std::string_view text, std::string_view source);
+
+/// A tensor's role in an adapter.
+struct PeftName {
+  enum class Kind {
+    a,            ///< [rank, in].
+    b,            ///< [out, rank].
+    embedding_a,  ///< [rank, words].
+    embedding_b,  ///< [width, rank].
+    whole,        ///< replaces a tensor of the model (modules_to_save, trained biases).
+    other,        ///< another form: magnitudes of DoRA, biases of B, single tokens.
+  };
+  Kind kind = Kind::whole;
+  std::string
+      tensor;  ///< of the model, by the names of its module: the weight that factors change.
+};
+
+/// Reads the name of a tensor in an adapter's file.
+PeftName peft_name(std::string_view name);
+
+}  // namespace reshard::identify
