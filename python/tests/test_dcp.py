@@ -227,8 +227,9 @@ def test_experts_that_a_trainer_stacks_are_those_of_the_model(tmp_path, format):
   for name, tensor in stacked.items():
     assert same(tensor, loaded[name]), name
   for layout in ("vllm:tp=2", "megatron:tp=2"):
+    of_trainer = reshard.hf.load(tmp_path / "saved", layout, 1)
     for name, tensor in reshard.hf.load(tmp_path / "hf", layout, 1).items():
-      assert same(tensor, reshard.hf.load(tmp_path / "saved", layout, 1)[name]), name
+      assert same(tensor, of_trainer[name]), name
 
 
 def test_a_shard_of_a_stack_is_made_of_parts_of_experts(tmp_path):

@@ -6,6 +6,7 @@ name ends in NAME has this shape and holds these boxes of these tensors (ends of
 for more of them, and no boxes at all for none but padding. `MODEL LAYOUT @RANK NAME none` says that the rank lacks it.
 """
 
+import collections
 import functools
 import json
 import pathlib
@@ -18,12 +19,6 @@ DOC = pathlib.Path(__file__).parents[2] / "docs" / "layouts.md"
 EXAMPLE = re.compile(r"`([\w.-]+) (\w+:?[^ `]*) @(\d+) ([\w.]+) (none|\[[\d, ]*\](?:: [^`]*)?)`")
 # Tables of keys and of models state no rule.
 RULE_TABLES = ("tensor", "rule")
-
-
-@functools.cache
-def local_tensors(model, layout, rank):
-    report = program.done("inspect", model, "--layout", layout, "--rank", rank, "--json")
-    return json.loads(report)["local"]
 
 
 def rules():
@@ -40,6 +35,27 @@ def rules():
             yield number, cells
 
 
+@functools.cache
+def wanted():
+    """The names that examples ask for, by model, layout and rank."""
+    names = collections.defaultdict(set)
+    for _, cells in rules():
+        for model, layout, rank, name, _ in EXAMPLE.findall(cells[-1]):
+            names[model, layout, rank].add(name)
+    return names
+
+
+@functools.cache
+def local_tensors(model, layout, rank):
+    """name: the local tensors whose names end in it. Of the others, up to 37 MB of text, nothing is kept."""
+    report = program.done("inspect", model, "--layout", layout, "--rank", rank, "--json")
+    local = json.loads(report)["local"]
+    return {
+        name: [t for t in local if t["name"] == name or t["name"].endswith("." + name)]
+        for name in wanted()[model, layout, rank]
+    }
+
+
 def expected(text):
     """(shape, [(tensor, box)], whether there may be more) of what stands behind the name."""
     shape, _, parts = text.partition(": ")
@@ -49,11 +65,7 @@ def expected(text):
 
 class LayoutsDoc(unittest.TestCase):
     def check(self, model, layout, rank, name, text):
-        found = [
-            t
-            for t in local_tensors(model, layout, rank)
-            if t["name"] == name or t["name"].endswith("." + name)
-        ]
+        found = local_tensors(model, layout, rank)[name]
         if text == "none":
             return self.assertEqual([t["name"] for t in found], [])
         self.assertEqual(len(found), 1, f"{name}: {[t['name'] for t in found]}")
