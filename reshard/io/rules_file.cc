@@ -341,9 +341,12 @@ Result<std::optional<RuleSet::Card>> parse_card(const files::Fields& root) {
   if (!root.has("card")) return std::optional<RuleSet::Card>();
   const auto fields = RESHARD_TRY(
       root.object("card", {"framework", "release", "architectures", "model_types", "proof"}));
-  RuleSet::Card card{RESHARD_TRY(line(fields, "framework")), RESHARD_TRY(line(fields, "release")),
-                     RESHARD_TRY(texts(fields, "architectures")),
-                     RESHARD_TRY(texts(fields, "model_types")), RESHARD_TRY(line(fields, "proof"))};
+  RuleSet::Card card;
+  card.framework = RESHARD_TRY(line(fields, "framework"));
+  card.release = RESHARD_TRY(line(fields, "release"));
+  card.architectures = RESHARD_TRY(texts(fields, "architectures"));
+  card.model_types = RESHARD_TRY(texts(fields, "model_types"));
+  card.proof = RESHARD_TRY(line(fields, "proof"));
   return std::optional(std::move(card));
 }
 

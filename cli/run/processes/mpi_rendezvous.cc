@@ -88,8 +88,8 @@ Result<MpiRendezvous> rendezvous_by_mpi(bool is_first, const std::string& interf
   line.assign(reinterpret_cast<const char*>(received->data()), received->size());
   const auto end = line.find('\n');
   if (end == std::string::npos) return fail(Code::io, where + ": " + line);
-  return MpiRendezvous{line.substr(0, end), RESHARD_TRY(Secret::from_text(line.substr(end + 1))),
-                       std::move(listener)};
+  Secret secret = RESHARD_TRY(Secret::from_text(line.substr(end + 1)));
+  return MpiRendezvous{line.substr(0, end), std::move(secret), std::move(listener)};
 }
 
 std::string_view version() { return RESHARD_VERSION; }

@@ -132,8 +132,9 @@ class MetadataReader {
             fmt::format("is transformed by {}; only plain items are read",
                         list == nullptr ? d_.describe(*transforms) : d_.describe(list->front())));
     }
-    return Item{std::string(*d_.text(path)), RESHARD_TRY(count(place, "offset")),
-                RESHARD_TRY(count(place, "length"))};
+    const auto offset = RESHARD_TRY(count(place, "offset"));
+    const auto length = RESHARD_TRY(count(place, "length"));
+    return Item{std::string(*d_.text(path)), offset, length};
   }
 
   Result<> read_entry(Ref name, Ref entry) {

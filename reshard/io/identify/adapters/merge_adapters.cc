@@ -43,7 +43,7 @@ struct TensorParts {
 /// An open adapter, with its parts by the names of its module's tensors.
 struct Adapter {
   std::string folder;
-  PeftConfig config;
+  PeftConfig config = {};
   const SafetensorsFile* file = nullptr;
   std::map<std::string, TensorParts> parts = {};
 
@@ -86,7 +86,8 @@ Result<> check_pairs(const Adapter& adapter) {
 Result<Adapter> read_adapter(const std::string& folder, const SafetensorsFile& file) {
   const std::string path = (fs::path(folder) / kAdapterConfigFile).string();
   const auto text = RESHARD_TRY(read_text_file(path, kMaxPeftConfigBytes));
-  Adapter adapter{folder, RESHARD_TRY(parse_peft_config(text, path)), &file};
+  Adapter adapter{.folder = folder, .file = &file};
+  adapter.config = RESHARD_TRY(parse_peft_config(text, path));
   for (const StoredTensor& t : file.tensors()) RESHARD_TRY(take_part(adapter, t));
   if (adapter.parts.empty()) return adapter.fails(Code::invalid_argument, "has no tensors");
   RESHARD_TRY(check_pairs(adapter));
