@@ -10,31 +10,14 @@ import reshard
 import reshard.lora
 import torch
 import transformers
+from lora_models import CONFIGS, LINEAR, SIZES
 from reshard.engines.parts import Parts
 from reshard.lora._folder import Folder, folders_of
 from safetensors.torch import load_file
 
-_SIZES = {
-  "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4,
-  "num_key_value_heads": 2, "head_dim": 8, "vocab_size": 64,
-}  # fmt: skip
-_LINEAR = ["q_proj", "v_proj", "down_proj"]
-_CONFIGS = {
-  "plain": {"target_modules": _LINEAR},
-  "rslora": {"target_modules": _LINEAR, "use_rslora": True},
-  "patterns": {
-    "target_modules": _LINEAR,
-    "rank_pattern": {"layers.0.self_attn.q_proj": 2, "down_proj": 3},
-    "alpha_pattern": {"v_proj": 5, "layers.1.mlp.down_proj": 7},
-  },
-  "embeddings": {"target_modules": ["embed_tokens", "q_proj"]},
-  "a copy": {"target_modules": _LINEAR, "modules_to_save": ["lm_head"]},
-}
-
-
 def _base(dtype=torch.float32):
   torch.manual_seed(1)
-  config = transformers.LlamaConfig(**_SIZES, tie_word_embeddings=False)
+  config = transformers.LlamaConfig(**SIZES, tie_word_embeddings=False)
   return transformers.AutoModelForCausalLM.from_config(config, dtype=dtype)
 
 
@@ -63,9 +46,9 @@ def _sent(merge):
   return {local.fragments[0].tensor: merge.tensors[local.name] for local in merge.layout.local(0)}
 
 
-@pytest.mark.parametrize("name", _CONFIGS)
+@pytest.mark.parametrize("name", CONFIGS)
 def test_weights_are_merged_as_peft_merges_them(name):
-  module, config = _adapted(_base(), **_CONFIGS[name])
+  module, config = _adapted(_base(), **CONFIGS[name])
   held = _held(module)
   before = {name: p.clone() for name, p in held.items()}
   sent = _sent(reshard.lora.Merge(reshard.of_dtensors(held), held, {"default": config}))
@@ -90,7 +73,7 @@ def test_conv1d_of_gpt2_is_transposed():
 
 
 def test_sums_are_rounded_once():
-  module, config = _adapted(_base(torch.bfloat16), target_modules=_LINEAR)
+  module, config = _adapted(_base(torch.bfloat16), target_modules=LINEAR)
   module.to(torch.bfloat16)
   held = _held(module)
   sent = _sent(reshard.lora.Merge(reshard.of_dtensors(held), held, {"default": config}))
@@ -112,7 +95,7 @@ def test_weights_are_merged_in_bands(monkeypatch, band):
 
 
 def test_several_adapters_are_added():
-  module, config = _adapted(_base(), target_modules=_LINEAR)
+  module, config = _adapted(_base(), target_modules=LINEAR)
   module.add_adapter("other", peft.LoraConfig(r=2, lora_alpha=3, target_modules=["q_proj"], init_lora_weights=False))
   held = _held(module)
   configs = dict(module.peft_config)
@@ -140,7 +123,7 @@ def _cut(model, whole, ranks):
 
 
 def test_ranks_merge_what_they_hold():
-  module, config = _adapted(_base(), target_modules=_LINEAR)
+  module, config = _adapted(_base(), target_modules=LINEAR)
   held = _held(module)
   layout = reshard.of_dtensors(held)
   whole = {local.fragments[0].tensor: held[local.name] for local in layout.local(0)}
@@ -177,7 +160,7 @@ def test_ranks_merge_what_they_hold():
 
 
 def test_modules_under_fsdp_are_taken_as_they_are():
-  module, config = _adapted(_base(), target_modules=_LINEAR)
+  module, config = _adapted(_base(), target_modules=LINEAR)
   plain = _held(module)
   expected = _sent(reshard.lora.Merge(reshard.of_dtensors(plain), plain, {"default": config}))
   expected = {name: tensor.clone() for name, tensor in expected.items()}
@@ -231,7 +214,7 @@ def test_copies_of_two_adapters_are_not_one_tensor():
 
 
 def test_products_are_exact_whatever_a_trainer_has_set():
-  module, config = _adapted(_base(), target_modules=_LINEAR)
+  module, config = _adapted(_base(), target_modules=LINEAR)
   held = _held(module)
   layout = reshard.of_dtensors(held)
   expected = {name: t.clone() for name, t in _sent(reshard.lora.Merge(layout, held, {"default": config})).items()}
@@ -249,8 +232,8 @@ def test_products_are_exact_whatever_a_trainer_has_set():
 @pytest.mark.parametrize(
   ("options", "said"),
   (
-    ({"target_modules": _LINEAR, "use_dora": True}, "DoRA"),
-    ({"target_modules": _LINEAR, "lora_bias": True}, "more than A and B"),
+    ({"target_modules": LINEAR, "use_dora": True}, "DoRA"),
+    ({"target_modules": LINEAR, "lora_bias": True}, "more than A and B"),
     ({"target_modules": ["q_proj"], "target_parameters": ["self_attn.v_proj.weight"]}, "target_parameters"),
   ),
   ids=("dora", "bias", "parameters"),
@@ -362,3 +345,10 @@ def test_a_folder_without_config_is_refused(tmp_path):
     folder.elect()
   folder.unmark()
   assert list(tmp_path.iterdir()) == []
+
+
+def test_embeddings_that_may_be_tied_are_refused():
+  module, config = _adapted(_base(), target_modules=["embed_tokens"])
+  held = {name: p for name, p in _held(module).items() if "lm_head" not in name}
+  with pytest.raises(reshard.UnsupportedError, match="embed_tokens.*LM head"):
+    reshard.lora.Merge(reshard.of_dtensors(held), held, {"default": config})

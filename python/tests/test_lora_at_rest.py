@@ -11,29 +11,12 @@ import reshard
 import reshard.hf
 import torch
 import transformers
+from lora_models import CONFIGS, LINEAR, SIZES
 from safetensors.torch import load_file, save_file
-
-_SIZES = {
-  "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4,
-  "num_key_value_heads": 2, "head_dim": 8, "vocab_size": 64,
-}  # fmt: skip
-_LINEAR = ["q_proj", "v_proj", "down_proj"]
-_CONFIGS = {
-  "plain": {"target_modules": _LINEAR},
-  "rslora": {"target_modules": _LINEAR, "use_rslora": True},
-  "patterns": {
-    "target_modules": _LINEAR,
-    "rank_pattern": {"layers.0.self_attn.q_proj": 2, "down_proj": 3},
-    "alpha_pattern": {"v_proj": 5, "layers.1.mlp.down_proj": 7, "^model.layers.0.mlp.down_proj": 2},
-  },
-  "embeddings": {"target_modules": ["embed_tokens", "q_proj"]},
-  "a copy": {"target_modules": _LINEAR, "modules_to_save": ["lm_head", "input_layernorm"]},
-}
-
 
 def _base(folder, dtype=torch.bfloat16, **options):
   torch.manual_seed(1)
-  config = transformers.LlamaConfig(**_SIZES, **{"tie_word_embeddings": False, **options})
+  config = transformers.LlamaConfig(**SIZES, **{"tie_word_embeddings": False, **options})
   base = transformers.AutoModelForCausalLM.from_config(config, dtype=dtype)
   base.save_pretrained(folder)
   return base
@@ -68,9 +51,9 @@ def _expect(folder, expected, dtype):
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
-@pytest.mark.parametrize("name", _CONFIGS)
+@pytest.mark.parametrize("name", CONFIGS)
 def test_checkpoints_are_merged_as_peft_merges_them(tmp_path, name, dtype):
-  module = _adapter(_base(tmp_path / "base", dtype), tmp_path / "adapter", **_CONFIGS[name])
+  module = _adapter(_base(tmp_path / "base", dtype), tmp_path / "adapter", **CONFIGS[name])
   report = reshard.convert(tmp_path / "base", tmp_path / "out", "hf", merge=tmp_path / "adapter")
   if dtype == torch.float32:
     expected = _merged(module)
@@ -82,9 +65,8 @@ def test_checkpoints_are_merged_as_peft_merges_them(tmp_path, name, dtype):
     _expect(tmp_path / "out", _exact(module), dtype)
   assert any("merged with adapters" in note for note in report.notes)
   assert any("replaced by those of adapters" in note for note in report.notes) == (name in ("a copy", "embeddings"))
-  if name != "embeddings":
-    assert reshard.verify(tmp_path / "base", tmp_path / "out", merge=[tmp_path / "adapter"])
-    assert not reshard.verify(tmp_path / "base", tmp_path / "out")
+  assert reshard.verify(tmp_path / "base", tmp_path / "out", merge=[tmp_path / "adapter"])
+  assert not reshard.verify(tmp_path / "base", tmp_path / "out")
 
 
 def _merged(module):
@@ -92,7 +74,7 @@ def _merged(module):
 
 
 def test_every_layout_gets_merged_weights(tmp_path):
-  _adapter(_base(tmp_path / "base"), tmp_path / "adapter", target_modules=_LINEAR)
+  _adapter(_base(tmp_path / "base"), tmp_path / "adapter", target_modules=LINEAR)
   reshard.convert(tmp_path / "base", tmp_path / "merged", "hf", merge=tmp_path / "adapter")
   for number, to in enumerate(["vllm:tp=2", "megatron:tp=2,pp=2", "fsdp:shard=3", "vllm:tp=2,quant=fp8_channel"]):
     reshard.convert(tmp_path / "base", tmp_path / f"a{number}", to, merge=tmp_path / "adapter")
@@ -117,7 +99,7 @@ def test_conv1d_of_gpt2_is_transposed(tmp_path):
 
 
 def test_several_adapters_are_added_and_rounded_once(tmp_path):
-  _adapter(_base(tmp_path / "base"), tmp_path / "one", 1, target_modules=_LINEAR)
+  _adapter(_base(tmp_path / "base"), tmp_path / "one", 1, target_modules=LINEAR)
   _adapter(_base(tmp_path / "base"), tmp_path / "two", 2, target_modules=["q_proj"])
   reshard.convert(tmp_path / "base", tmp_path / "out", "hf", merge=[tmp_path / "one", tmp_path / "two"])
   at = "model.layers.1.self_attn.q_proj"
@@ -132,15 +114,15 @@ def test_several_adapters_are_added_and_rounded_once(tmp_path):
 
 def test_names_may_lack_the_prefix(tmp_path):
   base = _base(tmp_path / "base")
-  _adapter(base.model, tmp_path / "adapter", target_modules=_LINEAR)  # of the decoder alone: layers.0...
+  _adapter(base.model, tmp_path / "adapter", target_modules=LINEAR)  # of the decoder alone: layers.0...
   reshard.convert(tmp_path / "base", tmp_path / "out", "hf", merge=tmp_path / "adapter")
   before, after = (load_file(tmp_path / f / "model.safetensors") for f in ("base", "out"))
   changed = {name for name in before if not torch.equal(before[name], after[name])}
-  assert changed == {name for name in before if name.rsplit(".", 2)[-2] in _LINEAR}
+  assert changed == {name for name in before if name.rsplit(".", 2)[-2] in LINEAR}
 
 
 def test_loaded_weights_are_merged(tmp_path):
-  _adapter(_base(tmp_path / "base"), tmp_path / "adapter", target_modules=_LINEAR)
+  _adapter(_base(tmp_path / "base"), tmp_path / "adapter", target_modules=LINEAR)
   reshard.convert(tmp_path / "base", tmp_path / "out", "hf", merge=tmp_path / "adapter")
   expected = load_file(tmp_path / "out/model.safetensors")
   loaded = reshard.hf.load(tmp_path / "base", "hf", merge=tmp_path / "adapter")
@@ -191,7 +173,23 @@ def test_what_is_no_multiple_of_the_factors_is_refused(tmp_path, name):
 def test_the_head_of_a_tied_model_is_refused(tmp_path):
   _adapter(_base(tmp_path / "base", tie_word_embeddings=True), tmp_path / "adapter", target_modules=["q_proj"])
   _rename(tmp_path / "adapter", "model.layers.0.self_attn.q_proj", "lm_head")
-  with pytest.raises(reshard.InvalidArgumentError, match=r"lm_head\.weight"):
+  with pytest.raises(reshard.InvalidArgumentError, match=r"lm_head\.weight.*lacks"):
+    reshard.convert(tmp_path / "base", tmp_path / "out", "hf", merge=tmp_path / "adapter")
+
+
+@pytest.mark.parametrize("kind", ["factors", "a copy"])
+@pytest.mark.parametrize("known", [True, False], ids=["known", "unknown"])
+def test_tied_embeddings_are_refused(tmp_path, kind, known):
+  options = {"target_modules": ["embed_tokens"]} if kind == "factors" else {"target_modules": ["q_proj"]}
+  if kind == "a copy":
+    if not known:
+      pytest.skip("a tensor that is replaced says nothing of a head")
+    options["modules_to_save"] = ["embed_tokens"]
+  _adapter(_base(tmp_path / "base", tie_word_embeddings=True), tmp_path / "adapter", **options)
+  if not known:
+    path = tmp_path / "base/config.json"
+    path.write_text(path.read_text().replace('"LlamaForCausalLM"', '"UnknownForCausalLM"'))
+  with pytest.raises(reshard.UnsupportedError, match="embed_tokens.* LM head"):
     reshard.convert(tmp_path / "base", tmp_path / "out", "hf", merge=tmp_path / "adapter")
 
 

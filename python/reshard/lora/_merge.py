@@ -228,6 +228,10 @@ def _changes_of(model: reshard.Model, configs: Mapping[str, Any]) -> dict[str, l
     for name, part in adapters[adapter].items():
       pairs.setdefault((part.module, part.kind.startswith("embedding")), {})[part.kind[-1]] = name
     for (module, embedding), names in sorted(pairs.items()):
+      if embedding and not any(name.endswith("lm_head.weight") for name in shapes):
+        raise reshard.UnsupportedError(
+          f"'{module}' may be tied to the LM head, which is not in the layout and which the adapter does not change"
+        )
       changes.setdefault(f"{module}.weight", []).append(_change(shapes, module, names, embedding, config))
   return changes
 

@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <filesystem>
@@ -10,9 +11,9 @@
 #include <optional>
 #include <utility>
 
+#include "reshard/base/closest_name.h"
 #include "reshard/io/files/json.h"
 #include "reshard/io/identify/adapters/peft.h"
-#include "reshard/model/misfits.h"
 #include "reshard/model/names.h"
 
 namespace reshard::identify {
@@ -117,7 +118,7 @@ Result<Prefix> prefix_of(const Adapter& adapter, const ModelSpec& tensors) {
     if (!tensors.find(tensor))
       return adapter.fails(Code::invalid_argument,
                            fmt::format("'{}' belongs to '{}', which the model lacks{}",
-                                       parts.any().name, tensor, instead_of(tensor, names)));
+                                       parts.any().name, tensor, did_you_mean(tensor, names)));
   return adapter.fails(Code::invalid_argument, "its tensors are not the model's");
 }
 
@@ -144,6 +145,10 @@ class Merger {
       return unsupported(
           tensor,
           fmt::format("is {}, and an adapter is merged into F32, BF16 or F16", name(t.dtype)));
+    if (is_head_too(tensor, parts))
+      return unsupported(tensor,
+                         "is the weight of the LM head, too, which the adapter does not change: "
+                         "store the head as a tensor of its own, without tie_word_embeddings");
     auto found = model_.merged.find(tensor);
     if (found == model_.merged.end())
       found = model_.merged.emplace(tensor, RESHARD_TRY(base_of(t))).first;
@@ -156,6 +161,17 @@ class Merger {
     if (parts.a == nullptr) return {};
     weight.values.changes.push_back(RESHARD_TRY(change_of(t, parts)));
     return {};
+  }
+
+  /// True for embeddings that are tied to the head: a module adds the adapter's change to what it
+  /// looks up, and computes logits without it. Without a config, a head that is not stored is tied.
+  bool is_head_too(const std::string& tensor, const TensorParts& parts) const {
+    if (model_.config)
+      return model_.config->tie_word_embeddings && tensor == HfNames(*model_.config).embedding();
+    const auto& all = model_.tensors->tensors();
+    return parts.embedding && std::ranges::none_of(all, [](const CanonicalTensor& t) {
+             return t.name.ends_with("lm_head.weight");
+           });
   }
 
   /// The weight as it is without adapters.

@@ -16,7 +16,7 @@ namespace reshard::identify {
 ///
 /// Errors, which name folder and tensor: those of reading the files and of parse_peft_config();
 /// Code::unsupported for weights that are not in Hugging Face's layout, that are quantised in a
-/// form that is also written, stacked, shared with another tensor, or of another dtype than F32,
+/// form that is also written, stacked, stored twice, or tied to the LM head, or of another dtype than F32,
 /// BF16 and F16, and for parts of adapters that are more than A and B; Code::invalid_argument for a
 /// tensor that the model lacks, shapes that do not fit, a factor without the other, two adapters
 /// that replace one tensor. @pre model.weights
