@@ -93,11 +93,14 @@ std::string requantised_note(const LayoutSide& from, const LayoutSide& to, Index
 
 namespace {
 
-/// The weights that adapters change, and those that they replace.
+/// The number of weights that adapters change, and of those that they replace.
 std::vector<std::string> merge_notes(const Model& model) {
   std::vector<std::string> notes;
   for (const bool replaced : {false, true}) {
-    const auto is = [&](const auto& entry) { return entry.second.is_replaced == replaced; };
+    const auto is = [&](const auto& entry) {
+      const MergedWeight& weight = entry.second;
+      return replaced ? weight.is_replaced : !weight.values.changes.empty();
+    };
     const auto first = std::ranges::find_if(model.merged, is);
     if (first == model.merged.end()) continue;
     const Index count = std::ranges::count_if(model.merged, is);

@@ -35,7 +35,7 @@ std::uint64_t next_id() {
 
 /// Address ranges of views that ended, by size. They stay reserved, so that other threads get none
 /// of them, and a view of the same size gets the last one back: as on a GPU, whose addresses
-/// nothing else takes. Never destroyed, because views may end later.
+/// nothing else takes. The map lives as long as the process, because views may end at its exit.
 std::byte*& ended_view(std::size_t bytes) {
   static auto& ranges = *new std::map<std::size_t, std::byte*>;
   return ranges[bytes];

@@ -36,9 +36,9 @@ struct MergedTensor {
   std::vector<LowRankChange> changes = {};
 };
 
-/// Writes elements [first, first + count) of a weight, in row-major order. The base's values are
-/// those of dtype `to`; changes are computed and added in F32, in their order, and the sum is
-/// rounded once to `to`. Memory: 4 * rank * cols bytes for each change. Thread-safe for disjoint
+/// Writes elements [first, first + count) of a weight, in row-major order. The base is rounded to
+/// `to`, as a module holds it; changes are computed and added in F32, in their order; the sum is
+/// rounded once. Memory: 4 * rank * cols bytes for each change. Thread-safe for disjoint
 /// outputs.
 ///
 /// @pre `to` is f32, bf16 or f16; the range is within the tensor; check_codes() succeeds for a
