@@ -33,7 +33,7 @@ def cache(tmp_path, monkeypatch):
   return tmp_path / "kept"
 
 
-def test_a_traced_layout_is_that_of_the_engines_loader(tmp_path, cache):
+def test_a_traced_layout_is_that_of_the_engines_loader_and_is_kept(tmp_path, cache, monkeypatch):
   module = checkpoint(tmp_path / "model")
   model = reshard.open_model(tmp_path / "model")
   layout = reshard.layout("traced:transformers", model)
@@ -43,6 +43,17 @@ def test_a_traced_layout_is_that_of_the_engines_loader(tmp_path, cache):
   assert held == state
   assert reshard.plan(reshard.layout("hf", model), layout).check() is None
 
+  kept = sorted(cache.iterdir())
+  # A Python without torch would fail now, had it to trace.
+  shadow = tmp_path / "shadow" / "torch.py"
+  shadow.parent.mkdir()
+  shadow.write_text("raise ImportError('torch was imported')")
+  monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(shadow.parent), os.environ.get("PYTHONPATH", "")]))
+  assert reshard.layout("traced:transformers", model) == layout
+  assert sorted(cache.iterdir()) == kept
+  with pytest.raises(reshard.UnsupportedError, match="torch was imported"):
+    reshard.layout("traced:transformers,dtype=float32", model)
+
 
 def test_experts_are_stacked_as_the_modules_have_them(tmp_path, cache):
   """The loader of transformers 5 stacks what files have one by one."""
@@ -50,22 +61,6 @@ def test_experts_are_stacked_as_the_modules_have_them(tmp_path, cache):
   model = reshard.open_model(tmp_path / "model")
   held = {t.name: t.shape for t in reshard.layout("traced:transformers", model).local(0)}
   assert held["model.layers.0.mlp.experts.gate_up_proj"] == (4, 96, 32)
-
-
-def test_what_was_traced_is_kept(tmp_path, cache, monkeypatch):
-  checkpoint(tmp_path / "model")
-  model = reshard.open_model(tmp_path / "model")
-  first = reshard.layout("traced:transformers", model)
-  kept = sorted(cache.iterdir())
-  # A Python without torch would fail now, had it to trace.
-  shadow = tmp_path / "shadow" / "torch.py"
-  shadow.parent.mkdir()
-  shadow.write_text("raise ImportError('torch was imported')")
-  monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(shadow.parent), os.environ.get("PYTHONPATH", "")]))
-  assert reshard.layout("traced:transformers", model) == first
-  assert sorted(cache.iterdir()) == kept
-  with pytest.raises(reshard.UnsupportedError, match="torch was imported"):
-    reshard.layout("traced:transformers,dtype=float32", model)
 
 
 def test_a_dtype_is_that_of_the_module(tmp_path, cache):
@@ -128,20 +123,15 @@ def test_the_program_converts_and_reads_back_without_the_engine(tmp_path, cache)
   checkpoint(tmp_path / "model", transformers.OlmoeConfig, num_experts=4, num_experts_per_tok=2)
   made = run("convert", tmp_path / "model", tmp_path / "ranks", "--to", "traced:transformers")
   assert made.returncode == 0, made.stderr
-  index = json.loads((tmp_path / "ranks" / "reshard.json").read_text())
-  assert index["layout"] == "explicit:explicit.json"
+  path = tmp_path / "ranks" / "reshard.json"
+  assert json.loads(path.read_text())["layout"] == "explicit:explicit.json"
   assert (tmp_path / "ranks" / "explicit.json").exists()
   back = run("convert", tmp_path / "ranks", tmp_path / "back", "--to", "hf", RESHARD_PYTHON="/nowhere")
   assert back.returncode == 0, back.stderr
   same = run("verify", tmp_path / "model", tmp_path / "back")
   assert same.returncode == 0, same.stdout + same.stderr
 
-
-def test_a_checkpoint_names_no_engine(tmp_path, cache):
-  """A downloaded folder must not start a process."""
-  checkpoint(tmp_path / "model")
-  assert run("convert", tmp_path / "model", tmp_path / "ranks", "--to", "traced:transformers").returncode == 0
-  path = tmp_path / "ranks" / "reshard.json"
+  # A checkpoint names no engine: a downloaded folder must not start a process.
   path.write_text(path.read_text().replace("explicit:explicit.json", "traced:transformers"))
   refused = run("verify", tmp_path / "model", tmp_path / "ranks")
   assert refused.returncode != 0 and "names it explicit:FILE" in refused.stderr
