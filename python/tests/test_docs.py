@@ -117,13 +117,15 @@ theirs = {"x.weight": torch.zeros(6, 8)}
 def train():
   tensors["x.lora_A.default.weight"] += 1
 """
-  *adapters, merging, block = blocks_of("lora.md")
+  *adapters, merging, block, modules = blocks_of("lora.md")
   printed = runs("lora.md", [block, "print(theirs['x.weight'].unique(), tensors['x.weight'].unique())"], tmp_path, prelude)
   assert printed.split() == ["tensor([13.])", "tensor([1.])"]  # 1 + 4 / 2 * (2 ranks of 3)
   trainer = pytest.importorskip("reshard.vllm")
-  for name, positional, keywords in calls_in([*adapters, merging]):
+  for name, positional, keywords in calls_in([*adapters, merging, modules]):
     if name == "reshard.vllm.Trainer":
       inspect.signature(trainer.Trainer).bind(*[None] * positional, **dict.fromkeys(keywords))
+    elif name == "reshard.lora.of_modules":
+      inspect.signature(importlib.import_module("reshard.lora").of_modules).bind(*[None] * positional)
 
 
 def calls_in(blocks):

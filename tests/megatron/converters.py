@@ -7,6 +7,7 @@ Its package wants Transformer Engine, mamba_ssm and a dozen others for what is b
 imported; the registries, the mappings and their arithmetic are Megatron-Bridge's own.
 """
 
+import contextlib
 import importlib
 import importlib.abc
 import importlib.machinery
@@ -62,11 +63,24 @@ class _Empty(types.ModuleType):
     return _Base if name == "MegatronModelBridge" else type(name, (), {})
 
 
-class _EmptyModules(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-  """Finds empty modules for what is beside the converters."""
+class EmptyModules(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+  """Finds empty modules for what is beside the modules `own` of Megatron-Bridge."""
 
   def __init__(self, own, folder):
     self.own, self.folder = own, folder
+
+  @contextlib.contextmanager
+  def finding(self):
+    """Empty modules are forgotten at the end."""
+    before = set(sys.modules)
+    sys.meta_path.insert(0, self)
+    try:
+      yield
+    finally:
+      sys.meta_path.remove(self)
+      for name in set(sys.modules) - before:
+        if isinstance(sys.modules[name], _Empty):
+          del sys.modules[name]
 
   def find_spec(self, fullname, path=None, target=None):
     top = fullname.split(".", maxsplit=1)[0]
@@ -92,16 +106,8 @@ def bridges():
   """Megatron-Bridge's bridges by the names of models.MODELS, and "gemma3"."""
   found = importlib.util.find_spec(_ROOT)
   own = {*_OWN, *(f"{_ROOT}.models.{module}" for module, _ in _BRIDGES.values())}
-  finder = _EmptyModules(own, pathlib.Path(found.submodule_search_locations[0]))
-  before = set(sys.modules)
-  sys.meta_path.insert(0, finder)
-  try:
+  with EmptyModules(own, pathlib.Path(found.submodule_search_locations[0])).finding():
     modules = {name: importlib.import_module(f"{_ROOT}.models.{m}") for name, (m, _) in _BRIDGES.items()}
-  finally:
-    sys.meta_path.remove(finder)
-    for name in set(sys.modules) - before:
-      if isinstance(sys.modules[name], _Empty):
-        del sys.modules[name]
   return {name: getattr(modules[name], cls) for name, (_, cls) in _BRIDGES.items()}
 
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 # Megatron pads the vocabulary of these.
 _VOCABULARY = re.compile(r"(?:^|\.)(?:embedding\.word_embeddings|output_layer)\.weight$")
-_HINT = "give the layout of one rank that has it as full=, or no model"
+HINT = "give the layout of one rank that has it as full=, or no model"
 
 
 @checked
@@ -89,15 +89,27 @@ def of_descriptions(
   """The layout of ranks that described themselves; None: one that holds nothing."""
   answers = list(said)
   ranks = unpacked([None if a is None else a["held"] for a in answers], offset)
+  for held in (h for here in ranks.values() for h in here if model is not None and model.config is not None):
+    if ".adapter." in held.name or ".to_wrap." in held.name:
+      raise reshard.UnsupportedError(
+        f"'{held.name}' belongs to an adapter of Megatron-Bridge: call reshard.lora.of_modules() (docs/lora.md)"
+      )
   if model is None or (full is None and model.config is None):  # full tensors are the model's
-    return FullTensors(model).layout(name, ranks, _HINT)
+    return FullTensors(model).layout(name, ranks, HINT)
   if full is None:
-    full = _core.layout(_notation(ranks, [a["keys"] for a in answers if a is not None]), model)
-  return FullTensors(model, [full]).layout(name, ranks, _HINT)
+    full = closed_form(ranks, [a["keys"] for a in answers if a is not None], model)
+  return FullTensors(model, [full]).layout(name, ranks, HINT)
+
+
+def closed_form(ranks: Ranks, values: list[dict[str, str]], model: _core.Model) -> _core.Layout:
+  """The layout of one rank with all of the model, in the dialect of these modules.
+
+  values  `values_of()` of each rank that holds something
+  """
+  return _core.layout(_notation(ranks, values), model)
 
 
 def _notation(ranks: Ranks, values: list[dict[str, str]]) -> str:
-  """Of one rank with all of the model, in the dialect of these modules."""
   everything = [held for here in ranks.values() for held in here]
   keys = names_of([held.name for held in everything])
   for of_rank in values:

@@ -6,7 +6,8 @@ along `partition_dim` over the tensor-parallel group, in `partition_stride` equa
 of `partition_sizes`, each cut by itself; one whose `allreduce` is False is an expert's. One with
 `is_gtp_weight_remat` is cut once more: what tensor parallelism leaves to a rank is padded by `pad_length`
 rows and divided equally over `group`. Layers are numbered by `layer_number`, experts by their position
-in the expert-parallel group.
+in the expert-parallel group. Megatron-Bridge's adapters wrap a module: its parameters are below
+`to_wrap`, and the factors below `adapter`, of which B is cut as the rows of the module's weight are.
 """
 
 from __future__ import annotations
@@ -27,6 +28,9 @@ _EXPERT = re.compile(r"(?<=\.)(?:local_experts\.|weight|bias)([0-9]+)(?=\.|$)")
 _EXPERT_FC2 = re.compile(r"(?:^|\.)linear_fc2\.weight[0-9]*$")
 _GATED = re.compile(r"(?:^|\.)linear_fc1\.(?:weight|bias)[0-9]*$")
 _HEAD = re.compile(r"(?:^|(?<=\.))output_layer\.weight$")
+_FACTOR = re.compile(
+  r"(?P<module>.+)\.adapter(?:\.(?P<part>adapter_[a-z]+))?\.linear_(?P<kind>in|out)\.weight(?P<expert>[0-9]*)"
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -123,6 +127,34 @@ def tensors_of(chunk: Chunk) -> Iterator[tuple[str, torch.Tensor]]:
     yield name, module._buffers[key]
 
 
+def plain(name: str) -> str:
+  """A name without what Megatron-Bridge's adapters put into it."""
+  return name.replace(".to_wrap.", ".")
+
+
+@dataclasses.dataclass(frozen=True)
+class Factor:
+  """Which factor of which of Megatron-Bridge's adapters a tensor is."""
+
+  module: str  # the one that is adapted
+  part: str  # of a fused module, which has adapters of its own: "adapter_q"; "" for all of it
+  kind: str  # "A" or "B"
+  expert: str  # its number, where a module has the weights of several and the name says of which; else ""
+
+  @staticmethod
+  def of(name: str) -> Factor | None:
+    """None for tensors that are no factors."""
+    found = _FACTOR.fullmatch(name)
+    if found is None:
+      return None
+    return Factor(found["module"], found["part"] or "", {"in": "A", "out": "B"}[found["kind"]], found["expert"])
+
+  @property
+  def weight(self) -> str:
+    """The weight that it changes."""
+    return f"{self.module}.weight{self.expert}"
+
+
 def persistent_buffers(root: torch.nn.Module) -> Iterator[tuple[str, Any, str]]:
   """The name of each, the module that has it, and its name there."""
   for prefix, module in root.named_modules():
@@ -171,6 +203,14 @@ class _Describer:
     self._tied = bool(getattr(chunk.module, "share_embeddings_and_output_weights", False))
     self._layers = layer_prefixes(chunk.module)
     self._packed = packed_sizes(chunk.module)
+    #: A weight that an adapter changes, and its name, by the name of the module; experts' weights are alike.
+    self._adapted = {
+      name: (f"{name}.{key}", weight)
+      for name, part in chunk.module.named_modules()
+      if hasattr(part, "adapter") and hasattr(part, "to_wrap")
+      for key, weight in part.to_wrap._parameters.items()
+      if key in ("weight", "weight0") and weight is not None
+    }
 
   def run(self) -> Iterator[Held]:
     for name, tensor in tensors_of(self._chunk):
@@ -188,7 +228,7 @@ class _Describer:
     at, size = self._position("expt_tp" if expert else "tp", name)
     if size > 1 and self._is_cut(name, tensor, expert):
       dim = self._cut_dim(name, tensor, expert)
-      blocks = self._blocks(name, tensor, shape[dim])
+      blocks = self._blocks(*self._cut_like(plain(name), tensor), shape[dim])
       runs[dim] = runs_of_blocks(blocks, at, size)
       shape[dim] *= size
     if shard is not None:
@@ -198,7 +238,7 @@ class _Describer:
     return Held(local, self._whole_name(name, tensor), dtype, tuple(shape), tuple(runs))
 
   def _is_expert(self, name: str, tensor: torch.Tensor) -> bool:
-    return getattr(tensor, "allreduce", True) is False or _expert_of(name) is not None
+    return getattr(tensor, "allreduce", True) is False or _expert_of(name) is not None or _is_shared(name)
 
   def _is_cut(self, name: str, tensor: torch.Tensor, expert: bool) -> bool:
     if expert or getattr(tensor, "tensor_model_parallel", False):
@@ -207,9 +247,17 @@ class _Describer:
     # Learned offsets of softmax are one per head of this rank, and have no attributes.
     return not hasattr(tensor, "partition_dim") and name.endswith(".softmax_offset")
 
+  def _cut_like(self, name: str, tensor: torch.Tensor) -> tuple[str, torch.Tensor]:
+    """The tensor whose blocks this one has: an adapter's B is added to what the module gives, row by row."""
+    factor = Factor.of(name)
+    if factor is None or factor.kind == "A" or factor.module not in self._adapted:
+      return name, tensor
+    of_weight, weight = self._adapted[factor.module]
+    return (of_weight, weight) if weight.shape[0] == tensor.shape[0] else (name, tensor)
+
   def _cut_dim(self, name: str, tensor: torch.Tensor, expert: bool) -> int:
-    if expert and "linear_fc" in name:
-      return 1 if _EXPERT_FC2.search(name) and tensor.ndim > 1 else 0
+    if expert and "linear_fc" in name and ".adapter." not in name:
+      return 1 if _EXPERT_FC2.search(plain(name)) and tensor.ndim > 1 else 0
     return max(int(getattr(tensor, "partition_dim", 0)), 0)
 
   def _blocks(self, name: str, tensor: torch.Tensor, rows: int) -> list[int]:
@@ -255,19 +303,26 @@ class _Describer:
     resolved = self._chunk.label + resolve_layers(name, self._layers)
     if self._tied:  # a copy of the embedding, on another stage
       resolved = _HEAD.sub("embedding.word_embeddings.weight", resolved)
-    expert = _expert_of(resolved)
-    if expert is None or getattr(tensor, "allreduce", True) is not False:
+    expert, shared = _expert_of(resolved), _is_shared(resolved)
+    if (expert is None and not shared) or getattr(tensor, "allreduce", True) is not False:
       return resolved  # without expert parallelism, local numbers are global
     at, size = self._position("ep", name)
     experts = int(getattr(self._config, "num_moe_experts", None) or 0)
     if experts < 1 or experts % size != 0:
       raise InvalidArgumentError(f"'{name}': {experts} experts over an expert-parallel group of {size}")
-    number = int(expert.group(1)) + at * (experts // size)
-    return resolved[: expert.start(1)] + str(number) + resolved[expert.end(1) :]
+    first = at * (experts // size)
+    if expert is None:  # other ranks have other values
+      return f"{resolved}[{first}:{first + experts // size}]"
+    return resolved[: expert.start(1)] + str(int(expert.group(1)) + first) + resolved[expert.end(1) :]
 
 
 def _expert_of(name: str) -> re.Match[str] | None:
   return _EXPERT.search(name) if ".experts." in name or name.startswith("experts.") else None
+
+
+def _is_shared(name: str) -> bool:
+  """Whether this is a factor of an adapter that a rank's experts share."""
+  return ".experts." in name and ".adapter." in name and _expert_of(name) is None
 
 
 def runs_of_blocks(blocks: Sequence[int], at: int, size: int) -> tuple[Run, ...]:

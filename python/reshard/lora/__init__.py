@@ -7,6 +7,7 @@ Needs torch, and not PEFT.
 from reshard.lora._config import scale_of
 from reshard.lora._folder import Adapter
 from reshard.lora._merge import Merge
+from reshard.lora._modules import Adapted, of_modules
 from reshard.lora._names import NAMES, Part, part_of
 
-__all__ = ["NAMES", "Adapter", "Merge", "Part", "part_of", "scale_of"]
+__all__ = ["NAMES", "Adapted", "Adapter", "Merge", "Part", "of_modules", "part_of", "scale_of"]
