@@ -252,6 +252,13 @@ def test_ranks_and_alphas_that_differ_are_patterns_of_the_config(tmp_path):
   assert reshard.lora.scale_of(config, module.replace(".1.", ".2."), RANK) == ALPHA / RANK
 
 
+def test_alphas_that_differ_between_ranks_are_refused(tmp_path):
+  said = said_by("llama", LoRA)
+  other = said | {"alphas": {name: 12.0 for name in said["alphas"]}}
+  with pytest.raises(reshard.InvalidArgumentError, match="is 24 on some ranks, 12 on others"):
+    adapted_of_descriptions([said, other], opened(MODELS["llama"], tmp_path))
+
+
 @pytest.fixture(scope="module")
 def processes(tmp_path_factory):
   with serving(adapter_rank.serve, 2, tmp_path_factory.mktemp("store")) as pipes:

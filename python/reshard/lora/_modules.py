@@ -146,7 +146,10 @@ def of_descriptions(
   """The layout of ranks that described themselves, and the adapter's config; None: a rank that holds nothing."""
   answers = list(said)
   ranks = unpacked([None if a is None else a["held"] for a in answers], offset)
-  alphas = {name: float(alpha) for a in answers if a is not None for name, alpha in a["alphas"].items()}
+  alphas: dict[str, float] = {}
+  for name, alpha in (pair for a in answers if a is not None for pair in a["alphas"].items()):
+    if alphas.setdefault(name, alpha) != alpha:
+      raise reshard.InvalidArgumentError(f"alpha of '{name}' is {alphas[name]:g} on some ranks, {alpha:g} on others")
   full = closed_form(_weights_of(ranks), [a["keys"] for a in answers if a is not None], model)
   factors = _Factors(model, full, ranks, adapter, alphas)
   return factors.layout(), factors.config()
@@ -187,7 +190,7 @@ class _Factors:
       "peft_type": "LORA",
       "task_type": "CAUSAL_LM",
       "r": r,
-      "lora_alpha": alpha,
+      "lora_alpha": int(alpha) if alpha.is_integer() else alpha,
       "bias": "none",
       "target_modules": sorted({module.rpartition(".")[2] for module in self._scales}),
       "rank_pattern": {re.escape(m): rank for m, (_, rank) in self._scales.items() if rank != r},
