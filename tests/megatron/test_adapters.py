@@ -10,6 +10,7 @@ import pytest
 import torch
 import torch.distributed
 from adapters import CanonicalLoRA, DoRA, LoRA, SharedLoRA, build_adapted
+from building import build
 from serving import run, serving
 from test_modules import MODELS, STATE, keys_of
 from test_of_modules import opened
@@ -21,6 +22,7 @@ from reshard.live._megatron import of_descriptions
 from reshard.live._modules import held_by, module_tensors, plain, values_of
 from reshard.lora._modules import describe
 from reshard.lora._modules import of_descriptions as adapted_of_descriptions
+from reshard.megatron._pairs import Pair
 
 RANK, ALPHA = 8, 24
 MLA = ["linear_q_down_proj", "linear_q_up_proj", "linear_kv_down_proj", "linear_kv_up_proj", "linear_proj", "router"]
@@ -239,6 +241,19 @@ def test_modules_with_and_without_adapters_are_told_apart(tmp_path):
   bare = said_by("llama", LoRA, target_modules=["linear_of_nobody"])
   with pytest.raises(reshard.InvalidArgumentError, match=r"no module has an adapter"):
     adapted_of_descriptions([bare], model)
+
+
+@pytest.mark.parametrize("kept", [False, True], ids=["wrapped", "names kept"])
+def test_an_adapter_that_the_target_of_a_swap_lacks_is_not_dropped(kept):
+  with adapted("llama", LoRA) as modules:
+    source = [held.pack() for held in held_by(modules)]
+  if kept:  # modules of torch keep the names of their weights
+    source = [[plain(x).replace(".adapter.", ".") if isinstance(x, str) else x for x in held] for held in source]
+  with rank_of(1, 0):
+    target = [held.pack() for held in held_by(build(MODELS["llama"], ""))]
+  with pytest.raises(reshard.UnsupportedError, match=r"linear_in.weight' of the source belongs to an adapter"):
+    Pair.of([{"source": source, "target": target, "buffers": []}])
+  assert Pair.of([{"source": source, "target": source, "buffers": []}]).ignored == ()
 
 
 def test_ranks_and_alphas_that_differ_are_patterns_of_the_config(tmp_path):

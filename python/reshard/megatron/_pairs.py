@@ -6,6 +6,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import itertools
+import re
 import weakref
 from collections.abc import Sequence
 from typing import Any
@@ -21,6 +22,8 @@ from reshard.megatron._transforms import check_known, quantised
 
 _HEAD = "output_layer.weight"
 _EMBEDDING = "embedding.word_embeddings.weight"
+# What Megatron-Bridge's adapters add: around modules of Megatron-Core, and within those of torch.
+_ADAPTER = re.compile(r"\.(?:adapter\..+|linear_(?:in|out)\.weight)$")
 
 _numbers = itertools.count()
 _serials: weakref.WeakKeyDictionary[torch.nn.Module, int] = weakref.WeakKeyDictionary()
@@ -103,7 +106,7 @@ class Pair:
     """From what all ranks said, by rank; None if no rank has a target.
 
     Raises InvalidArgumentError if no rank has a source, or for a tensor whose full shape differs between
-    both; NotFoundError for a tensor that the source lacks.
+    both; NotFoundError for a tensor that the source lacks; UnsupportedError for an adapter that the target lacks.
     """
     sources = _unpacked(said, "source")
     targets = _unpacked(said, "target")
@@ -117,10 +120,16 @@ class Pair:
     for rank, here in targets.items():
       buffers = set(said[rank]["buffers"])
       targets[rank] = [_fitted(held, held.name in buffers, dtypes) for held in here]
+    wanted = {held.whole for held in itertools.chain.from_iterable(targets.values())}
+    ignored = tuple(name for name in dtypes if name not in wanted)
+    for name in ignored:
+      if _ADAPTER.search(name):
+        raise reshard.UnsupportedError(
+          f"'{name}' of the source belongs to an adapter that the target does not have: merge it first (docs/lora.md)"
+        )
     source = FullTensors(None).layout("source", sources, "")
     target = FullTensors(source.model).layout("target", targets, "the source model has no such tensor")
-    wanted = {held.whole for held in itertools.chain.from_iterable(targets.values())}
-    return Pair(source, target, sources, targets, tuple(name for name in dtypes if name not in wanted))
+    return Pair(source, target, sources, targets, ignored)
 
   def buffer_dtypes(self, rank: int) -> dict[str, str]:
     """{local name: dtype} of all tensors of a rank's target."""
