@@ -15,7 +15,7 @@ from typing import Any
 import reshard
 from reshard._collective import pack, unpack
 
-__all__ = ["build", "describe", "model_of", "pack", "table_of", "unpack"]
+__all__ = ["build", "describe", "describe_tensor", "model_of", "pack", "table_of", "unpack"]
 
 Manifest = list[dict[str, Any]]
 
@@ -46,7 +46,7 @@ def describe(layout: reshard.Layout, rank: int, table: Sequence[Sequence[Any]] |
   """
   names = [t.name for t in layout.model.tensors] if table is None else [entry[0] for entry in table]
   numbers = {name: i for i, name in enumerate(names)}
-  held = ((t, _describe_tensor(t, numbers)) for t in layout.local(rank))
+  held = ((t, describe_tensor(t, numbers, t.index_shape)) for t in layout.local(rank))
   return [entry for t, entry in held if entry["parts"] or not t.fragments]
 
 
@@ -91,8 +91,12 @@ def _alike(ranks: Mapping[int, Manifest]) -> list[tuple[list[int], Manifest]]:
   return list(groups.values())
 
 
-def _describe_tensor(tensor: Any, numbers: Mapping[str, int]) -> dict[str, Any]:
-  shape = list(tensor.index_shape)
+def describe_tensor(tensor: Any, numbers: Mapping[str, int], shape: Sequence[int]) -> dict[str, Any]:
+  """The entry of a local tensor, divided by `shape`. `numbers`: of the tensors in the table.
+
+  Raises UnsupportedError for parts that do not run along dimensions of the shape.
+  """
+  shape = list(shape)
   known = [f for f in tensor.fragments if f.tensor in numbers]
   return {
     "name": tensor.name,

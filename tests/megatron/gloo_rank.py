@@ -100,6 +100,25 @@ def refit_of_modules(folder, name, text, engine):
   return len(wanted)
 
 
+def bridged(folder, name, bridge):
+  """How the layout by a bridge differs from that by the family; and what is raised for what is no bridge.
+
+  bridge  () -> of Megatron-Bridge
+  """
+  model = reshard.open_model(folder)
+  with parallel("tp=2"):
+    modules = build(MODELS[name], "tp=2")
+    found = reshard.of_modules(modules, model, bridge=bridge())
+    differences = [str(difference) for difference in reshard.diff(found, reshard.of_modules(modules, model))]
+    said = []
+    for keywords in ({"model": model, "bridge": 3}, {"bridge": bridge()}, {"model": model, "bridge": bridge(), "full": found}):
+      try:
+        reshard.of_modules(modules, **keywords)
+      except reshard.Error as error:
+        said.append(f"{type(error).__name__}: {error}")
+  return differences, said
+
+
 def refused(name):
   """What is raised on this rank if only rank 1 has something wrong, and without modules."""
   said = []

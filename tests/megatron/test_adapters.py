@@ -6,6 +6,7 @@ import contextlib
 import functools
 
 import adapter_rank
+import converters
 import pytest
 import torch
 import torch.distributed
@@ -14,6 +15,7 @@ from building import build
 from serving import run, serving
 from test_modules import MODELS, STATE, keys_of
 from test_of_modules import opened
+from test_traced import bridge_of
 from world import rank_of
 
 import reshard
@@ -265,6 +267,16 @@ def test_ranks_and_alphas_that_differ_are_patterns_of_the_config(tmp_path):
   assert config["lora_alpha"] == ALPHA and list(config["alpha_pattern"].values()) == [12.0]
   assert reshard.lora.scale_of(config, module, RANK) == 12 / RANK
   assert reshard.lora.scale_of(config, module.replace(".1.", ".2."), RANK) == ALPHA / RANK
+
+
+def test_the_mappings_of_a_bridge_take_the_place_of_a_family(tmp_path):
+  known = opened(MODELS["llama"], tmp_path)
+  bare = reshard.Model.from_tensors("bare", {t.name: (t.shape, t.dtype.name) for t in known.tensors})
+  with adapted("llama", LoRA) as modules:
+    said = describe(modules, bare, bridge_of(converters.bridges()["llama"], MODELS["llama"].hf))
+  layout, config = adapted_of_descriptions([said], bare)
+  of_family, same = adapted_of_descriptions([said_by("llama", LoRA)], known)
+  assert [str(difference) for difference in reshard.diff(layout, of_family)] == [] and config == same
 
 
 def test_alphas_that_differ_between_ranks_are_refused(tmp_path):

@@ -10,14 +10,18 @@ import contextlib
 import json
 
 import converters
+import gloo_rank
 import pytest
 import torch
 from building import build
+from serving import run, serving
 from test_modules import MODELS, STATE, VOCABULARY, keys_of
 from test_of_modules import DIALECT
 from world import rank_of
 
 import reshard
+import reshard.tracing
+from reshard.live._bridge import composed
 from reshard.live._megatron import of_descriptions
 from reshard.live._modules import held_by, values_of
 
@@ -154,3 +158,103 @@ def test_what_megatron_bridge_loads_is_where_the_closed_form_says(name, text, br
     traced = reshard.traced(rank, load_rank, model, ranks=len(closed.ranks), check=both)
   assert [str(difference) for difference in reshard.diff(traced, closed)] == []
   assert [str(difference) for difference in reshard.diff(of_descriptions(said.values(), model), closed)] == []
+
+
+class Registry:
+  """Megatron-Bridge's mappings, under the names of the local spec."""
+
+  def __init__(self, bridge):
+    self._bridge = bridge
+
+  def megatron_to_hf_lookup(self, name):
+    try:
+      return mapping_of(self._bridge, name)
+    except LookupError:
+      return None
+
+
+def bridge_of(kind, hf):
+  bridge = converters.bridge(kind, hf)
+  registry = Registry(converters.bridge(kind, hf))
+  bridge.mapping_registry = lambda: registry
+  return bridge
+
+
+def llama_bridge():
+  return bridge_of(converters.bridges()["llama"], MODELS["llama"].hf)
+
+
+BRIDGED = [(name, text, True) for name, texts in CASES.items() for text in texts[-1:]] + [
+  (name, CASES[name][1], False) for name in ("llama", "qwen3-moe", "deepseek")
+]
+
+
+@pytest.mark.parametrize(("name", "text", "known"), BRIDGED, ids=lambda value: str(value))
+def test_modules_are_described_by_their_bridge(name, text, known, bridges, tmp_path):
+  """As the family describes them; also where the model has no class that is known."""
+  made = changed(name)
+  (tmp_path / "config.json").write_text(json.dumps(made.hf))
+  model = reshard.open_model(tmp_path)
+  dialect = DIALECT.replace("plain", "zero_centered") if name in CENTRED else DIALECT
+  closed = reshard.layout("megatron:" + ",".join(filter(None, [text, dialect])), model)
+  if not known:
+    model = reshard.Model.from_tensors("bare", {t.name: (t.shape, t.dtype.name) for t in model.tensors})
+  bridge = bridge_of(bridges[name], made.hf)
+  state = {STATE[k]: v for k, v in keys_of(text).items() if k in STATE}
+  said = []
+  for number in range(len(closed.ranks)):
+    with rank_of(len(closed.ranks), number, **state):
+      modules = build(made, text)
+      modules[0].config.layernorm_zero_centered_gamma = name in CENTRED
+      held = held_by(modules)
+      full = composed(bridge, modules, held, model)
+      said.append({"held": [one.pack() for one in held], "keys": values_of(modules), "full": full})
+  assert [str(difference) for difference in reshard.diff(of_descriptions(said, model), closed)] == []
+
+
+def test_all_ranks_describe_their_modules_by_a_bridge(tmp_path, tmp_path_factory):
+  (tmp_path / "config.json").write_text(json.dumps(MODELS["llama"].hf))
+  with serving(gloo_rank.serve, 2, tmp_path_factory.mktemp("store")) as processes:
+    for differences, said in run(processes, "bridged", tmp_path, "llama", llama_bridge):
+      assert differences == []
+      assert "bridge: a int has no mapping_registry()" in said[0]
+      assert all("bridge= needs a model, and takes the place of full=" in text for text in said[1:]) and len(said) == 3
+
+
+def test_a_tensor_for_which_a_bridge_has_no_mapping_is_named(bridges, tmp_path):
+  made = MODELS["llama"]
+  (tmp_path / "config.json").write_text(json.dumps(made.hf))
+  model = reshard.open_model(tmp_path)
+  with rank_of(1, 0):
+    modules = build(made, "")
+    for chunk in modules:
+      chunk.decoder.layers[1].mlp.extra = torch.nn.Linear(2, 2, bias=False)
+    held = held_by(modules)
+    said = {
+      "held": [one.pack() for one in held],
+      "keys": values_of(modules),
+      "full": composed(bridge_of(bridges["llama"], made.hf), modules, held, model),
+    }
+  with pytest.raises(reshard.NotFoundError, match=r"layers.1.mlp.extra.weight'.*Megatron-Bridge has no mapping for it"):
+    of_descriptions([said], model)
+
+
+class Computing:
+  """Stands for a mapping that computes."""
+
+  hf_param = "model.norm.weight"
+
+  @staticmethod
+  def hf_to_megatron(value, module):
+    return value * 3 - value.mean()
+
+
+def test_a_mapping_that_computes_is_refused(bridges, tmp_path):
+  made = MODELS["llama"]
+  (tmp_path / "config.json").write_text(json.dumps(made.hf))
+  bridge = bridge_of(bridges["llama"], made.hf)
+  lookup = bridge.mapping_registry().megatron_to_hf_lookup
+  bridge.mapping_registry().megatron_to_hf_lookup = lambda name: Computing if "final_layernorm" in name else lookup(name)
+  with rank_of(1, 0), pytest.raises(reshard.tracing.TracingError, match="final_layernorm"):
+    modules = build(made, "")
+    composed(bridge, modules, held_by(modules), reshard.open_model(tmp_path))

@@ -4,8 +4,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, cast
 
 import torch.distributed as dist
 
@@ -13,6 +13,7 @@ import reshard
 from reshard import _core
 from reshard._arguments import checked
 from reshard._collective import gathered
+from reshard.live._bridge import HINT as BRIDGE_HINT, composed
 from reshard.live._modules import held_by, names_of, values_of
 from reshard.live._ranks import FullTensors, Ranks, unpacked
 
@@ -31,6 +32,7 @@ def of_modules(
   *,
   group: TorchGroup | _core.ProcessGroup | None = None,
   full: _core.Layout | None = None,
+  bridge: Any = None,
   offset: int = 0,
   name: str = "megatron",
   timeout: float = 60.0,
@@ -53,6 +55,8 @@ def of_modules(
   full     what Megatron's full tensors are made of: a layout of one rank over `model`, by default
            reshard.layout("megatron:...", model) with the keys that names and configs of the modules
            tell (norms, experts, mamba_names, mtp_names, mla_down, gamma, glu_interleave)
+  bridge   Megatron-Bridge's AutoBridge, or MegatronModelBridge, of the model's class: what it loads into
+           each parameter says what full tensors are made of, for classes that `megatron:` does not know
   offset   added to every rank
   name     of the layout, and of the model if None is given
   timeout  seconds until DeadlineError, if `group` is a reshard.ProcessGroup; torch has its own
@@ -70,8 +74,12 @@ def of_modules(
   def describe() -> Any:
     if modules is None or (isinstance(modules, list | tuple) and not modules):
       return None
-    return {"held": [held.pack() for held in held_by(modules)], "keys": values_of(modules)}
+    held = held_by(modules)
+    said = {"held": [one.pack() for one in held], "keys": values_of(modules)}
+    return said if bridge is None else said | {"full": composed(bridge, modules, held, cast("_core.Model", model))}
 
+  if bridge is not None and (model is None or full is not None):
+    raise reshard.InvalidArgumentError("of_modules: bridge= needs a model, and takes the place of full=")
   if group is None and not dist.is_initialized():
     raise reshard.InvalidArgumentError(
       "of_modules: torch.distributed is not initialised; give a reshard.ProcessGroup as group="
@@ -94,19 +102,24 @@ def of_descriptions(
       raise reshard.UnsupportedError(
         f"'{held.name}' belongs to an adapter of Megatron-Bridge: call reshard.lora.of_modules() (docs/lora.md)"
       )
-  if model is None or (full is None and model.config is None):  # full tensors are the model's
+  bridged = any(a is not None and "full" in a for a in answers)
+  if model is None or (full is None and model.config is None and not bridged):  # full tensors are the model's
     return FullTensors(model).layout(name, ranks, HINT)
-  if full is None:
-    full = closed_form(ranks, [a["keys"] for a in answers if a is not None], model)
-  return FullTensors(model, [full]).layout(name, ranks, HINT)
+  if full is not None:
+    return FullTensors(model, [full]).layout(name, ranks, HINT)
+  fulls, hint = full_tensors(ranks, [a for a in answers if a is not None], model)
+  return FullTensors(model, fulls).layout(name, ranks, hint)
 
 
-def closed_form(ranks: Ranks, values: list[dict[str, str]], model: _core.Model) -> _core.Layout:
-  """The layout of one rank with all of the model, in the dialect of these modules.
-
-  values  `values_of()` of each rank that holds something
-  """
-  return _core.layout(_notation(ranks, values), model)
+def full_tensors(
+  ranks: Ranks, said: Sequence[Mapping[str, Any]], model: _core.Model
+) -> tuple[list[_core.Layout], str]:
+  """Layouts of one rank with what Megatron's full tensors are made of, by the ranks' bridges or else in the dialect of
+  their modules; and what may be wrong with a tensor that none has."""
+  if any("full" in a for a in said):
+    texts = dict.fromkeys(a["full"] for a in said if a["full"])
+    return [_core.explicit_layout(text, model) for text in texts], BRIDGE_HINT
+  return [_core.layout(_notation(ranks, [a["keys"] for a in said]), model)], HINT
 
 
 def _notation(ranks: Ranks, values: list[dict[str, str]]) -> str:

@@ -9,15 +9,16 @@ from __future__ import annotations
 
 import copy
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import reshard
-from reshard import _manifest as manifest
+from reshard import _core, _manifest as manifest
 from reshard._arguments import checked
 from reshard._collective import gathered
-from reshard.live._megatron import HINT, closed_form
+from reshard.live._bridge import composed, text_of
+from reshard.live._megatron import full_tensors
 from reshard.live._modules import Factor, chunks_of, held_by, module_tensors, plain, values_of
 from reshard.live._parts import Held
 from reshard.live._ranks import FullTensors, Ranks, unpacked
@@ -61,6 +62,7 @@ def of_modules(
   *,
   group: TorchGroup | reshard.ProcessGroup | None = None,
   adapter: str = "default",
+  bridge: Any = None,
   offset: int = 0,
   timeout: float = 60.0,
 ) -> Adapted:
@@ -73,6 +75,7 @@ def of_modules(
   model    whose tensors these are made of, in the names of its checkpoint
   group    as for reshard.of_modules(); all ranks of it call
   adapter  what it is called in the layout: "model.layers.0.self_attn.q_proj.lora_A.default.weight"
+  bridge   as for reshard.of_modules()
   offset   added to every rank
   timeout  seconds until DeadlineError, if `group` is a reshard.ProcessGroup
 
@@ -86,7 +89,7 @@ def of_modules(
   def step() -> Any:
     if modules is None or (isinstance(modules, list | tuple) and not modules):
       return None
-    return describe(modules)
+    return describe(modules, model, bridge)
 
   if group is None and not dist.is_initialized():
     raise reshard.InvalidArgumentError(
@@ -98,7 +101,7 @@ def of_modules(
   return Adapted(layout, config, adapter, modules, rank + offset)
 
 
-def describe(modules: Any) -> dict[str, Any]:
+def describe(modules: Any, model: reshard.Model | None = None, bridge: Any = None) -> dict[str, Any]:
   """What one rank holds, as JSON."""
   held = [Held(h.name, plain(h.whole), h.dtype, h.shape, h.runs) for h in held_by(modules)]
   wholes = [one.whole for one in held]
@@ -114,7 +117,10 @@ def describe(modules: Any) -> dict[str, Any]:
     for one in held
     if (parameter := one.name.partition(_OF)[0]) in owners
   }
-  return {"held": [one.pack() for one in held], "keys": values_of(modules), "alphas": alphas}
+  said = {"held": [one.pack() for one in held], "keys": values_of(modules), "alphas": alphas}
+  if bridge is not None and model is not None:
+    said["full"] = composed(bridge, modules, [one for one in held if Factor.of(one.whole) is None], model)
+  return said
 
 
 def _of_experts(held: Held, wholes: Iterable[str]) -> list[Held]:
@@ -150,9 +156,9 @@ def of_descriptions(
   for name, alpha in (pair for a in answers if a is not None for pair in a["alphas"].items()):
     if alphas.setdefault(name, alpha) != alpha:
       raise reshard.InvalidArgumentError(f"alpha of '{name}' is {alphas[name]:g} on some ranks, {alpha:g} on others")
-  full = closed_form(_weights_of(ranks), [a["keys"] for a in answers if a is not None], model)
-  factors = _Factors(model, full, ranks, adapter, alphas)
-  return factors.layout(), factors.config()
+  fulls, hint = full_tensors(_weights_of(ranks), [a for a in answers if a is not None], model)
+  factors = _Factors(model, fulls, ranks, adapter, alphas)
+  return factors.layout(hint), factors.config()
 
 
 def _weights_of(ranks: Ranks) -> Ranks:
@@ -163,24 +169,31 @@ class _Factors:
   """The full tensors of an adapter: which tensors of PEFT each is made of."""
 
   def __init__(
-    self, model: reshard.Model, full: reshard.Layout, ranks: Ranks, adapter: str, alphas: Mapping[str, float]
+    self,
+    model: reshard.Model,
+    fulls: Sequence[reshard.Layout],
+    ranks: Ranks,
+    adapter: str,
+    alphas: Mapping[str, float],
   ) -> None:
-    self._ranks, self._adapter, self._alphas = ranks, adapter, alphas
+    self._fulls, self._ranks, self._adapter, self._alphas = fulls, ranks, adapter, alphas
     self._table = manifest.table_of(model)
-    self._entries = manifest.describe(full, full.ranks[0], self._table)
-    self._weights = {entry["name"]: entry for entry in self._entries}
+    self._entries: list[dict[str, Any]] = []  # of the factors
+    self._weights = {local.name: local for full in reversed(fulls) for local in full.local(full.ranks[0])}
+    self._numbers = {str(entry[0]): number for number, entry in enumerate(self._table)}
     #: The names of a full tensor's copies, where PEFT has several: one for each tensor that is fused.
     self._copies: dict[str, list[str]] = {}
-    self._numbers: dict[str, int] = {}  # of PEFT's tensors in the table
     self._scales: dict[str, tuple[float, int]] = {}  # {module of the model: (alpha, rank)}
     for whole, held in self._found().items():
       self._add(Factor.of(whole), held)
 
-  def layout(self) -> reshard.Layout:
+  def layout(self, hint: str) -> reshard.Layout:
+    """The layout of all ranks. `hint`: what may be wrong with a tensor that the model lacks."""
     model = manifest.model_of(self._table, "adapted")
-    whole = manifest.build("adapted", model, {0: self._entries})
+    fulls = [_core.explicit_layout(text_of(full), model) for full in self._fulls]
+    fulls.append(manifest.build("adapter", model, {0: self._entries}, omit=True))
     ranks = {rank: [copy for held in here for copy in self._copied(held)] for rank, here in self._ranks.items()}
-    return FullTensors(model, [whole]).layout("megatron", ranks, HINT)
+    return FullTensors(model, fulls).layout("megatron", ranks, hint)
 
   def config(self) -> dict[str, Any]:
     ranks = [rank for _, rank in self._scales.values()]
@@ -210,11 +223,12 @@ class _Factors:
 
   def _add(self, factor: Factor | None, held: Held) -> None:
     assert factor is not None
-    weight = self._weights.get(factor.weight)
-    if weight is None or len(held.shape) != 2:
+    local = self._weights.get(factor.weight)
+    if local is None or len(held.shape) != 2:
       raise reshard.UnsupportedError(
         f"'{held.whole}' {list(held.shape)} is no factor of a single weight of the model: merge the adapter before"
       )
+    weight = manifest.describe_tensor(local, self._numbers, local.shape)
     parts = self._parts_of(factor, weight, held)
     if factor.kind == "B":
       self._entries.append(_entry(held, [self._rows(part, held, factor) for part in parts], bool(weight["padded"])))
