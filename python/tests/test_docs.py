@@ -136,6 +136,17 @@ def calls_in(blocks):
         yield ast.unparse(node.func), len(node.args), {k.arg for k in node.keywords}
 
 
+def test_calls_on_modules_have_arguments_that_exist():
+  pytest.importorskip("torch")
+  blocks = [block for block in blocks_of("megatron_api.md") if "bridge=" in block]
+  bound = [
+    inspect.signature(reshard.of_modules).bind(*[None] * positional, **dict.fromkeys(keywords))
+    for name, positional, keywords in calls_in(blocks)
+    if name == "reshard.of_modules"
+  ]
+  assert len(bound) == 1
+
+
 def test_calls_of_vllm_have_arguments_that_exist():
   trainer = pytest.importorskip("reshard.vllm")
   file = pathlib.Path(importlib.util.find_spec("reshard").submodule_search_locations[0]) / "tracing/vllm.py"

@@ -8,6 +8,7 @@ group to the others is handed over instead: each rank computes what the first wo
 
 import contextlib
 import json
+import types
 
 import converters
 import gloo_rank
@@ -237,6 +238,30 @@ def test_a_tensor_for_which_a_bridge_has_no_mapping_is_named(bridges, tmp_path):
     }
   with pytest.raises(reshard.NotFoundError, match=r"layers.1.mlp.extra.weight'.*Megatron-Bridge has no mapping for it"):
     of_descriptions([said], model)
+
+
+class Auto:
+  """Stands for AutoBridge, whose imports need a GPU: it makes a bridge each time, without a config."""
+
+  def __init__(self, kind, hf):
+    self.hf_pretrained, self._kind = types.SimpleNamespace(config=types.SimpleNamespace(**hf)), kind
+
+  @property
+  def _model_bridge(self):
+    bridge = bridge_of(self._kind, MODELS["llama"].hf)
+    del bridge.hf_config
+    return bridge
+
+
+def test_an_auto_bridge_is_that_of_its_class(bridges, tmp_path):
+  made = MODELS["llama"]
+  (tmp_path / "config.json").write_text(json.dumps(made.hf))
+  model = reshard.open_model(tmp_path)
+  with rank_of(1, 0):
+    modules = build(made, "")
+    held = held_by(modules)
+    of_auto = composed(Auto(bridges["llama"], made.hf), modules, held, model)
+    assert of_auto == composed(bridge_of(bridges["llama"], made.hf), modules, held, model) != ""
 
 
 class Computing:

@@ -35,7 +35,7 @@ def composed(bridge: Any, modules: Any, held: Iterable[Held], model: reshard.Mod
 
   Raises UnsupportedError for what is no bridge, and for a mapping that computes other values than those of the known maps.
   """
-  made = getattr(bridge, "_model_bridge", bridge)
+  made = _model_bridge(bridge)
   if not callable(getattr(made, "mapping_registry", None)):
     raise reshard.InvalidArgumentError(f"bridge: a {type(bridge).__name__} has no mapping_registry()")
   registry, names = made.mapping_registry(), {t.name for t in model.tensors}
@@ -59,6 +59,15 @@ def composed(bridge: Any, modules: Any, held: Iterable[Held], model: reshard.Mod
   with _one_rank():
     found = trace(lambda _: root.build(), load, model, name="megatron-bridge", omit=False)
   return text_of(found.layout)
+
+
+def _model_bridge(bridge: Any) -> Any:
+  """The MegatronModelBridge of an AutoBridge, which makes a new one each time and tells it the config when it loads."""
+  made = getattr(bridge, "_model_bridge", bridge)
+  if made is not bridge:
+    made.hf_pretrained = bridge.hf_pretrained
+    made.hf_config = getattr(bridge.hf_pretrained, "config", bridge.hf_pretrained)
+  return made
 
 
 def text_of(layout: reshard.Layout) -> str:
