@@ -3,7 +3,6 @@
 the modules are cut by, and merge into the weights to which Megatron-Bridge merges them."""
 
 import contextlib
-import functools
 
 import adapter_rank
 import converters
@@ -80,17 +79,17 @@ def assembled(layout, ranks):
   return found
 
 
-def merged_by_bridge(part, ranks_of_factors):
-  """A wrapped module's weights with the change that Megatron-Bridge's LoRAMerge adds, of this rank."""
-  weights = {key: weight.detach().double() for key, weight in part.to_wrap._parameters.items() if key.startswith("weight")}
+def merged_by_bridge(part, factors):
+  """A wrapped module's weights with the change that Megatron-Bridge's LoRAMerge adds, of its rank."""
+  weights = {k: weight.detach().double() for k, weight in part.to_wrap._parameters.items() if k.startswith("weight")}
   if hasattr(part.adapter, "linear_in"):
     rows = next(iter(weights.values())).shape[0]
-    return {key: weight + change_of(part.adapter, rows, ranks_of_factors) for key, weight in weights.items()}
-  return {"weight": weights["weight"] + canonical_change_of(part, ranks_of_factors)}
+    return {key: weight + change_of(part.adapter, rows, factors) for key, weight in weights.items()}
+  return {"weight": weights["weight"] + canonical_change_of(part, factors)}
 
 
-def canonical_change_of(part, ranks_of_factors):
-  changes = {key: change_of(adapter, None, ranks_of_factors) for key, adapter in part.adapter.items()}
+def canonical_change_of(part, factors):
+  changes = {key: change_of(adapter, None, factors) for key, adapter in part.adapter.items()}
   if "adapter_q" in changes:
     q, k, v = (changes[f"adapter_{x}"].t() for x in "qkv")
     return part._interleave_qkv(q, k, v).t()
@@ -98,48 +97,44 @@ def canonical_change_of(part, ranks_of_factors):
 
 
 def change_of(adapter, rows, factors):
-  ranks = torch.distributed.get_process_group_ranks(adapter.linear_in.tp_group)
-  a = [factors[r][adapter.reshard_test_name][0] for r in ranks]
-  b = [factors[r][adapter.reshard_test_name][1] for r in ranks]
-  here = ranks.index(torch.distributed.get_rank())
+  name, rank, group = adapter.seen_as
+  a, b = zip(*(factors[peer][name] for peer in group), strict=True)
+  here = group.index(rank)
   whole_a = torch.cat(a) if a[0].shape[0] != adapter.dim else a[here]
   whole_b = b[here] if rows in (None, b[0].shape[0]) else torch.cat(b)
   return adapter.alpha / adapter.dim * (whole_b @ whole_a)
 
 
-def factors_of(modules):
-  """{name of an adapter: (A, B)} of a rank."""
+def factors_of(modules, rank):
+  """{name of an adapter: (A, B)} of the present rank; adapters get their name, rank, and the ranks that share them."""
   found = {}
   for chunk, module in enumerate(modules):
     for name, part in module.named_modules():
       if hasattr(part, "linear_in"):
-        part.reshard_test_name = f"{chunk}.{name}"
-        found[part.reshard_test_name] = tuple(
-          getattr(part, x).weight.detach().double() for x in ("linear_in", "linear_out")
-        )
+        group = torch.distributed.get_process_group_ranks(part.linear_in.tp_group)
+        part.seen_as = (f"{chunk}.{name}", rank, group)
+        found[part.seen_as[0]] = tuple(getattr(part, x).weight.detach().double() for x in ("linear_in", "linear_out"))
   return found
 
 
-@functools.cache
-def described(name, text, kind, targets):
+def described(name, text, kind, options):
   """Of all ranks: what they say, their tensors, and these with Megatron-Bridge's merged weights."""
-  options = {"target_modules": list(targets)} if targets else {}
-  factors = {rank: factors_of(modules) for rank, modules in worlds(name, text, kind, options)}
-  said, tensors, merged = [], {}, {}
+  said, built, factors, tensors = [], {}, {}, {}
   for rank, modules in worlds(name, text, kind, options):
-    factors_of(modules)
     said.append(describe(modules))
-    tensors[rank] = {n: t.detach().clone() for n, t in module_tensors(modules).items()}
-    merged[rank] = dict(tensors[rank])
-    for wrapped, part in wrappers(modules):
-      front = f"model{next(i for i, m in enumerate(modules) if part in m.modules())}." if len(modules) > 1 else ""
-      merged[rank] |= {f"{front}{wrapped}.to_wrap.{k}": v for k, v in merged_by_bridge(part, factors).items()}
+    built[rank], factors[rank], tensors[rank] = modules, factors_of(modules, rank), module_tensors(modules)
+  merged = {rank: dict(of_rank) for rank, of_rank in tensors.items()}
+  for rank, modules in built.items():
+    for chunk, module in enumerate(modules):
+      front = f"model{chunk}." if len(modules) > 1 else ""
+      for wrapped, part in wrappers([module]):
+        merged[rank] |= {f"{front}{wrapped}.to_wrap.{k}": v for k, v in merged_by_bridge(part, factors).items()}
   return said, tensors, merged
 
 
 @pytest.mark.parametrize(("name", "text", "kind", "options"), CASES, ids=lambda value: getattr(value, "__name__", str(value))[:24])
 def test_merged_weights_are_those_of_megatron_bridge(name, text, kind, options, tmp_path):
-  said, tensors, merged = described(name, text, kind, tuple(options.get("target_modules", ())))
+  said, tensors, merged = described(name, text, kind, options)
   model = opened(MODELS[name], tmp_path)
   layout, config = adapted_of_descriptions(said, model)
 
