@@ -269,6 +269,8 @@ def test_the_mappings_of_a_bridge_take_the_place_of_a_family(tmp_path):
   bare = reshard.Model.from_tensors("bare", {t.name: (t.shape, t.dtype.name) for t in known.tensors})
   with adapted("llama", LoRA) as modules:
     said = describe(modules, bare, bridge_of(converters.bridges()["llama"], MODELS["llama"].hf))
+  with pytest.raises(reshard.UnsupportedError, match=r"call reshard.lora.of_modules\(\)"):
+    of_descriptions([said], bare)
   layout, config = adapted_of_descriptions([said], bare)
   of_family, same = adapted_of_descriptions([said_by("llama", LoRA)], known)
   assert [str(difference) for difference in reshard.diff(layout, of_family)] == [] and config == same

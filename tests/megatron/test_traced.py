@@ -221,10 +221,15 @@ def test_all_ranks_describe_their_modules_by_a_bridge(tmp_path, tmp_path_factory
       assert all("bridge= needs a model, and takes the place of full=" in text for text in said[1:]) and len(said) == 3
 
 
-def test_a_tensor_for_which_a_bridge_has_no_mapping_is_named(bridges, tmp_path):
+@pytest.fixture
+def llama(tmp_path):
   made = MODELS["llama"]
   (tmp_path / "config.json").write_text(json.dumps(made.hf))
-  model = reshard.open_model(tmp_path)
+  return made, reshard.open_model(tmp_path)
+
+
+def test_a_tensor_for_which_a_bridge_has_no_mapping_is_named(bridges, llama):
+  made, model = llama
   with rank_of(1, 0):
     modules = build(made, "")
     for chunk in modules:
@@ -252,15 +257,15 @@ class Auto:
     return bridge
 
 
-def test_an_auto_bridge_is_that_of_its_class(bridges, tmp_path):
-  made = MODELS["llama"]
-  (tmp_path / "config.json").write_text(json.dumps(made.hf))
-  model = reshard.open_model(tmp_path)
+def test_an_auto_bridge_is_that_of_its_class(bridges, llama):
+  made, model = llama
   with rank_of(1, 0):
     modules = build(made, "")
     held = held_by(modules)
+    configured = [hasattr(part, "config") for part in modules[0].modules()]
     of_auto = composed(Auto(bridges["llama"], made.hf), modules, held, model)
     assert of_auto == composed(bridge_of(bridges["llama"], made.hf), modules, held, model) != ""
+    assert [hasattr(part, "config") for part in modules[0].modules()] == configured and not all(configured)
 
 
 class Computing:
@@ -273,12 +278,11 @@ class Computing:
     return value * 3 - value.mean()
 
 
-def test_a_mapping_that_computes_is_refused(bridges, tmp_path):
-  made = MODELS["llama"]
-  (tmp_path / "config.json").write_text(json.dumps(made.hf))
+def test_a_mapping_that_computes_is_refused(bridges, llama):
+  made, model = llama
   bridge = bridge_of(bridges["llama"], made.hf)
   lookup = bridge.mapping_registry().megatron_to_hf_lookup
   bridge.mapping_registry().megatron_to_hf_lookup = lambda name: Computing if "final_layernorm" in name else lookup(name)
   with rank_of(1, 0), pytest.raises(reshard.tracing.TracingError, match="final_layernorm"):
     modules = build(made, "")
-    composed(bridge, modules, held_by(modules), reshard.open_model(tmp_path))
+    composed(bridge, modules, held_by(modules), model)

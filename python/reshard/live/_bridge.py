@@ -2,8 +2,8 @@
 """What Megatron's full tensors are made of, by the mappings of Megatron-Bridge.
 
 Megatron-Bridge has a class for each architecture that says which tensors of a checkpoint make a parameter, and how.
-Each rank has it make the parameters that it holds as they would be on one rank, of tensors without values, and sees
-what ends up where (reshard.tracing). Two loads of values then prove it.
+Each rank lets it make the parameters that the rank holds, as they would be on one rank, from tensors without values, and
+sees what ends up where (reshard.tracing). Two loads with values then prove it.
 """
 
 from __future__ import annotations
@@ -31,34 +31,43 @@ def composed(bridge: Any, modules: Any, held: Iterable[Held], model: reshard.Mod
   """What this rank's full tensors are made of: a layout of one rank as `explicit:` reads it; "" if nothing is known.
 
   bridge  a MegatronModelBridge of the model's class, or an AutoBridge
-  held    what the rank holds; of full tensors for which there is no mapping nothing is said
+  held    what the rank holds; full tensors for which there is no mapping are left out
 
-  Raises UnsupportedError for what is no bridge, and for a mapping that computes other values than those of the known maps.
+  Raises InvalidArgumentError for what is no bridge, and TracingError for a mapping that computes other values than those
+  of the known maps.
   """
   made = _model_bridge(bridge)
   if not callable(getattr(made, "mapping_registry", None)):
     raise reshard.InvalidArgumentError(f"bridge: a {type(bridge).__name__} has no mapping_registry()")
   registry, names = made.mapping_registry(), {t.name for t in model.tensors}
-  owners = _owners(modules)
-  mappings = {}
   wholes = {plain(one.whole): one for one in held}
+  mappings = {}
   for whole in wholes:
     mapping = registry.megatron_to_hf_lookup(whole)
     if mapping is not None and set(_parts(mapping).values()) <= names:
       mappings[whole] = mapping
   if not mappings:
     return ""
-  root = _Tree({whole: wholes[whole] for whole in mappings})
 
-  def load(module: torch.nn.Module, weights: Iterator[tuple[str, torch.Tensor]]) -> None:
-    given, own, loader = dict(weights), dict(module.named_parameters()), _fresh(made)
-    for whole, mapping in mappings.items():
-      value = mapping.hf_to_megatron(_taken(loader, mapping, given), owners[wholes[whole].name])
-      own[whole].data[: value.shape[0]].copy_(value)  # a padded vocabulary has more rows
+  with _one_rank(), _owners(modules) as owners:
 
-  with _one_rank():
-    found = trace(lambda _: root.build(), load, model, name="megatron-bridge", omit=False)
+    def load(module: torch.nn.Module, weights: Iterator[tuple[str, torch.Tensor]]) -> None:
+      given, own, loader = dict(weights), dict(module.named_parameters()), _fresh(made)
+      for whole, mapping in mappings.items():
+        value = mapping.hf_to_megatron(_taken(loader, mapping, given), owners[wholes[whole].name])
+        own[whole].data[: value.shape[0]].copy_(value)  # a padded vocabulary has more rows
+
+    found = trace(lambda _: _built({whole: wholes[whole] for whole in mappings}), load, model, name="megatron-bridge",
+                  omit=False)  # fmt: skip
   return text_of(found.layout)
+
+
+def text_of(layout: reshard.Layout) -> str:
+  """A layout as `explicit:` reads it."""
+  with tempfile.TemporaryDirectory() as folder:
+    path = pathlib.Path(folder, "layout.json")
+    layout.save(path)
+    return path.read_text()
 
 
 def _model_bridge(bridge: Any) -> Any:
@@ -70,33 +79,32 @@ def _model_bridge(bridge: Any) -> Any:
   return made
 
 
-def text_of(layout: reshard.Layout) -> str:
-  """A layout as `explicit:` reads it."""
-  with tempfile.TemporaryDirectory() as folder:
-    path = pathlib.Path(folder, "layout.json")
-    layout.save(path)
-    return path.read_text()
-
-
-def _owners(modules: Any) -> dict[str, torch.nn.Module]:
-  """{name of a tensor: the module that has it}, each with a config, which mappings read."""
-  found = {}
-  for chunk in chunks_of(modules):
-    for prefix, part in chunk.module.named_modules():
-      if not hasattr(part, "config"):
-        part.config = chunk.module.config  # as Megatron-Bridge does
-      for key in (*part._parameters, *part._buffers):
-        found[chunk.front + (f"{prefix}.{key}" if prefix else key)] = part
-  return found
-
-
 def _fresh(bridge: Any) -> Any:
-  """A bridge like this one that has kept nothing of what it has loaded, and whose user will not find what it keeps."""
+  """A copy of a bridge with empty caches: bridges cache what they load."""
   found = copy.copy(bridge)
   for name, value in vars(type(bridge)()).items():
     if isinstance(value, dict | list | set):
       setattr(found, name, value)
   return found
+
+
+@contextlib.contextmanager
+def _owners(modules: Any) -> Iterator[dict[str, torch.nn.Module]]:
+  """{name of a tensor: the module that has it}. Mappings read the config of a module; one without borrows its model's."""
+  found: dict[str, torch.nn.Module] = {}
+  borrowed: list[Any] = []
+  for chunk in chunks_of(modules):
+    for prefix, part in chunk.module.named_modules():
+      if not hasattr(part, "config"):
+        part.config = chunk.module.config
+        borrowed.append(part)
+      for key in (*part._parameters, *part._buffers):
+        found[chunk.front + (f"{prefix}.{key}" if prefix else key)] = part
+  try:
+    yield found
+  finally:
+    for part in borrowed:
+      del part.config
 
 
 def _parts(mapping: Any) -> dict[str, str]:
@@ -114,31 +122,29 @@ def _taken(bridge: Any, mapping: Any, given: Mapping[str, torch.Tensor]) -> Any:
   return {part: given[name] for part, name in mapping.hf_param.items()}
 
 
-class _Tree:
-  """Makes a module that has full tensors as parameters, by their names."""
-
-  def __init__(self, held: Mapping[str, Held]) -> None:
-    self._held = dict(held)
-
-  def build(self) -> torch.nn.Module:
-    root = torch.nn.Module()
-    for name, held in self._held.items():
-      at = root
-      *path, last = name.split(".")
-      for step in path:
-        if step not in at._modules:
-          at.add_module(step, torch.nn.Module())
-        at = at.get_submodule(step)
-      value = torch.empty(held.shape, dtype=torch_dtype(held.dtype))
-      at.register_parameter(last, torch.nn.Parameter(value, requires_grad=False))
-    return root
+def _built(held: Mapping[str, Held]) -> torch.nn.Module:
+  """A module that has full tensors as parameters, by their names."""
+  root = torch.nn.Module()
+  for name, one in held.items():
+    at = root
+    *path, last = name.split(".")
+    for step in path:
+      if step not in at._modules:
+        at.add_module(step, torch.nn.Module())
+      at = at.get_submodule(step)
+    value = torch.empty(one.shape, dtype=torch_dtype(one.dtype))
+    at.register_parameter(last, torch.nn.Parameter(value, requires_grad=False))
+  return root
 
 
 @contextlib.contextmanager
 def _one_rank() -> Iterator[None]:
-  """Megatron-Bridge's mappings make parameters as they are without tensor parallelism, and send nothing."""
-  mapping = sys.modules["megatron.bridge.models.conversion.param_mapping"].MegatronParamMapping
-  before = {name: mapping.__dict__[name] for name in ("tp_size", "tp_rank")}
+  """Lets Megatron-Bridge's mappings make parameters as on one rank of tensor parallelism: they send nothing."""
+  module = sys.modules.get("megatron.bridge.models.conversion.param_mapping")
+  mapping = getattr(module, "MegatronParamMapping", None)
+  if mapping is None or not {"tp_size", "tp_rank"} <= vars(mapping).keys():
+    raise reshard.UnsupportedError("bridge: this release of Megatron-Bridge has no MegatronParamMapping with a tp_size")
+  before = {name: vars(mapping)[name] for name in ("tp_size", "tp_rank")}
   mapping.tp_size, mapping.tp_rank = 1, 0
   try:
     yield

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 import torch.distributed as dist
@@ -71,20 +71,27 @@ def of_modules(
   raised on all.
   """
 
-  def describe() -> Any:
-    if modules is None or (isinstance(modules, list | tuple) and not modules):
-      return None
+  def describe() -> dict[str, Any]:
     held = held_by(modules)
     said = {"held": [one.pack() for one in held], "keys": values_of(modules)}
     return said if bridge is None else said | {"full": composed(bridge, modules, held, cast("_core.Model", model))}
 
   if bridge is not None and (model is None or full is not None):
     raise reshard.InvalidArgumentError("of_modules: bridge= needs a model, and takes the place of full=")
+  return of_descriptions(told(group, modules, describe, "of_modules", timeout), model, full, offset, name)
+
+
+def told(group: Any, modules: Any, describe: Callable[[], Any], what: str, timeout: float) -> list[Any]:
+  """What describe() returned on each rank; None for one without modules. Collective, as `gathered()`.
+
+  what  names the call in errors
+  """
   if group is None and not dist.is_initialized():
     raise reshard.InvalidArgumentError(
-      "of_modules: torch.distributed is not initialised; give a reshard.ProcessGroup as group="
+      f"{what}: torch.distributed is not initialised; give a reshard.ProcessGroup as group="
     )
-  return of_descriptions(gathered(group, describe, "of_modules", timeout), model, full, offset, name)
+  nothing = modules is None or (isinstance(modules, list | tuple) and not modules)
+  return gathered(group, (lambda: None) if nothing else describe, what, timeout)
 
 
 def of_descriptions(
@@ -97,14 +104,14 @@ def of_descriptions(
   """The layout of ranks that described themselves; None: one that holds nothing."""
   answers = list(said)
   ranks = unpacked([None if a is None else a["held"] for a in answers], offset)
-  for held in (h for here in ranks.values() for h in here if model is not None and model.config is not None):
+  bridged = any(a is not None and "full" in a for a in answers)
+  if model is None or (full is None and model.config is None and not bridged):  # full tensors are the model's
+    return FullTensors(model).layout(name, ranks, HINT)
+  for held in (h for here in ranks.values() for h in here):
     if ".adapter." in held.name or ".to_wrap." in held.name:
       raise reshard.UnsupportedError(
         f"'{held.name}' belongs to an adapter of Megatron-Bridge: call reshard.lora.of_modules() (docs/lora.md)"
       )
-  bridged = any(a is not None and "full" in a for a in answers)
-  if model is None or (full is None and model.config is None and not bridged):  # full tensors are the model's
-    return FullTensors(model).layout(name, ranks, HINT)
   if full is not None:
     return FullTensors(model, [full]).layout(name, ranks, HINT)
   fulls, hint = full_tensors(ranks, [a for a in answers if a is not None], model)

@@ -16,9 +16,8 @@ from typing import TYPE_CHECKING, Any
 import reshard
 from reshard import _core, _manifest as manifest
 from reshard._arguments import checked
-from reshard._collective import gathered
 from reshard.live._bridge import composed, text_of
-from reshard.live._megatron import full_tensors
+from reshard.live._megatron import full_tensors, told
 from reshard.live._modules import Factor, chunks_of, held_by, module_tensors, plain, values_of
 from reshard.live._parts import Held
 from reshard.live._ranks import FullTensors, Ranks, unpacked
@@ -29,7 +28,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Adapted", "of_modules"]
 
-# Stands between the name of a factor in a module and what it is a factor of, where that is several tensors.
+# In names of local tensors: "linear_qkv.adapter.linear_in.weight@k_proj" is a factor that several tensors share, as
+# that of one of them.
 _OF = "@"
 # The tensors that Megatron-Bridge's CanonicalLoRA adapts one by one.
 _PARTS = {
@@ -43,7 +43,6 @@ class Adapted:
 
   layout: reshard.Layout  # of all ranks
   config: dict[str, Any]  # as in PEFT's adapter_config.json: `lora_alpha`, `r`, `target_modules`, patterns
-  adapter: str
   modules: Any
   rank: int
 
@@ -86,19 +85,10 @@ def of_modules(
   """
   import torch.distributed as dist
 
-  def step() -> Any:
-    if modules is None or (isinstance(modules, list | tuple) and not modules):
-      return None
-    return describe(modules, model, bridge)
-
-  if group is None and not dist.is_initialized():
-    raise reshard.InvalidArgumentError(
-      "lora.of_modules: torch.distributed is not initialised; give a reshard.ProcessGroup as group="
-    )
-  said = gathered(group, step, "lora.of_modules", timeout)
+  said = told(group, modules, lambda: describe(modules, model, bridge), "lora.of_modules", timeout)
   rank = group.rank if isinstance(group, reshard.ProcessGroup) else dist.get_rank(group)
   layout, config = of_descriptions(said, model, adapter, offset)
-  return Adapted(layout, config, adapter, modules, rank + offset)
+  return Adapted(layout, config, modules, rank + offset)
 
 
 def describe(modules: Any, model: reshard.Model | None = None, bridge: Any = None) -> dict[str, Any]:
@@ -184,8 +174,8 @@ class _Factors:
     #: The names of a full tensor's copies, where PEFT has several: one for each tensor that is fused.
     self._copies: dict[str, list[str]] = {}
     self._scales: dict[str, tuple[float, int]] = {}  # {module of the model: (alpha, rank)}
-    for whole, held in self._found().items():
-      self._add(Factor.of(whole), held)
+    for factor, held in self._found():
+      self._add(factor, held)
 
   def layout(self, hint: str) -> reshard.Layout:
     """The layout of all ranks. `hint`: what may be wrong with a tensor that the model lacks."""
@@ -210,19 +200,19 @@ class _Factors:
       "alpha_pattern": {re.escape(m): a for m, (a, _) in self._scales.items() if a != alpha},
     }
 
-  def _found(self) -> dict[str, Held]:
-    """One holder of each factor. Raises InvalidArgumentError if there is none, or one without its other."""
-    found = {h.whole: h for _, here in sorted(self._ranks.items()) for h in here if Factor.of(h.whole) is not None}
+  def _found(self) -> list[tuple[Factor, Held]]:
+    """Each factor, with one holder. Raises InvalidArgumentError if there is none, or one without its other."""
+    every = {held.whole: held for _, here in sorted(self._ranks.items()) for held in here}
+    found = {whole: (factor, held) for whole, held in every.items() if (factor := Factor.of(whole)) is not None}
     if not found:
       raise reshard.InvalidArgumentError("lora.of_modules: no module has an adapter; reshard.of_modules() takes these")
     for name in found:
       other = _other(name)
       if other not in found:
         raise reshard.InvalidArgumentError(f"'{name}' has no '{other}' on any rank")
-    return found
+    return list(found.values())
 
-  def _add(self, factor: Factor | None, held: Held) -> None:
-    assert factor is not None
+  def _add(self, factor: Factor, held: Held) -> None:
     local = self._weights.get(factor.weight)
     if local is None or len(held.shape) != 2:
       raise reshard.UnsupportedError(

@@ -22,7 +22,7 @@ from reshard.megatron._transforms import check_known, quantised
 
 _HEAD = "output_layer.weight"
 _EMBEDDING = "embedding.word_embeddings.weight"
-# What Megatron-Bridge's adapters add: around modules of Megatron-Core, and within those of torch.
+# Names of the factors of Megatron-Bridge's adapters: of modules that it wraps, and of torch's Linear, which it replaces.
 _ADAPTER = re.compile(r"\.(?:adapter\..+|linear_(?:in|out)\.weight)$")
 
 _numbers = itertools.count()
