@@ -177,14 +177,14 @@ def test_the_head_of_a_tied_model_is_refused(tmp_path):
     reshard.convert(tmp_path / "base", tmp_path / "out", "hf", merge=tmp_path / "adapter")
 
 
-@pytest.mark.parametrize("kind", ["factors", "a copy"])
-@pytest.mark.parametrize("known", [True, False], ids=["known", "unknown"])
-def test_tied_embeddings_are_refused(tmp_path, kind, known):
-  options = {"target_modules": ["embed_tokens"]} if kind == "factors" else {"target_modules": ["q_proj"]}
-  if kind == "a copy":
-    if not known:
-      pytest.skip("a tensor that is replaced says nothing of a head")
-    options["modules_to_save"] = ["embed_tokens"]
+FACTORS = {"target_modules": ["embed_tokens"]}
+A_COPY = {"target_modules": ["q_proj"], "modules_to_save": ["embed_tokens"]}
+
+
+@pytest.mark.parametrize(
+  ("options", "known"), [(FACTORS, True), (FACTORS, False), (A_COPY, True)], ids=["factors", "of no known class", "a copy"]
+)
+def test_tied_embeddings_are_refused(tmp_path, options, known):
   _adapter(_base(tmp_path / "base", tie_word_embeddings=True), tmp_path / "adapter", **options)
   if not known:
     path = tmp_path / "base/config.json"
