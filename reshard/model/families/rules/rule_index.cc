@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "reshard/model/families/rule_index.h"
+#include "reshard/model/families/rules/rule_index.h"
 
 #include <fmt/format.h>
 

@@ -11,8 +11,8 @@
 
 #include "reshard/model/families.h"
 #include "reshard/model/families/local_names.h"
-#include "reshard/model/families/rule_index.h"
-#include "reshard/model/families/rule_sections.h"
+#include "reshard/model/families/rules/rule_index.h"
+#include "reshard/model/families/rules/rule_sections.h"
 #include "reshard/model/layout_builder.h"
 #include "reshard/model/quant/files.h"
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "reshard/model/families/rule_sections.h"
+#include "reshard/model/families/rules/rule_sections.h"
 
 #include <fmt/format.h>
 
