@@ -51,7 +51,7 @@ Result<std::vector<KnownClass>> known_classes() {
     for (const std::string_view type : of.model_types)
       if (!type.empty()) found.model_types.emplace_back(type);
   }
-  for (const char* family : {"fsdp", "vllm", "sglang"}) {
+  for (const char* family : {"fsdp", "vllm", "sglang", "megatron"}) {
     const std::string framework = card_framework(family);
     for (const std::string& name : card_names(framework)) {
       const auto path = find_card_file(framework, name);

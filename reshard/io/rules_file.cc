@@ -15,7 +15,7 @@ constexpr std::size_t kMaxRulesFile = std::size_t{16} << 20;
 constexpr Index kMaxAxis = Index{1} << 20;
 constexpr Index kMaxNumber = Index{1} << 40;
 constexpr std::size_t kMaxAxisName = 32;
-constexpr std::size_t kMaxParts = 64, kMaxCuts = 16, kMaxKeys = 16;
+constexpr std::size_t kMaxParts = 64, kMaxCuts = 16, kMaxKeys = 16, kMaxAxes = 4 * kMaxDims;
 static_assert(kMaxRulePattern == files::kMaxFieldText);
 
 bool is_axis_name(std::string_view name) {
@@ -56,25 +56,44 @@ Result<std::optional<Expression>> expression_if(const files::Fields& fields, std
   return std::optional(RESHARD_TRY(expression(fields, key, least)));
 }
 
+/// The axis of an earlier mesh that another mesh has too, without a size of its own.
+const RuleSet::MeshAxis* again(const std::vector<RuleSet::MeshAxis>& axes,
+                               const RuleSet::MeshAxis& axis) {
+  const auto same = [&](const RuleSet::MeshAxis& other) { return other.name == axis.name; };
+  const auto first = std::ranges::find_if(axes, same);
+  const bool beside = std::ranges::any_of(
+      axes, [&](const auto& other) { return same(other) && other.mesh == axis.mesh; });
+  return first == axes.end() || beside ? nullptr : &*first;
+}
+
 Result<std::vector<RuleSet::MeshAxis>> parse_axes(const files::Fields& root) {
   std::vector<RuleSet::MeshAxis> axes;
   std::set<std::string> seen{"offset", "dtype"};  // keys of every layout
-  for (const Json& entry : RESHARD_TRY(root.list("axes", kMaxDims))) {
-    const auto fields = RESHARD_TRY(
-        files::Fields::of(entry, fmt::format("axis {}", axes.size() + 1), {"name", "size"}));
+  for (const Json& entry : RESHARD_TRY(root.list("axes", kMaxAxes))) {
+    const auto fields = RESHARD_TRY(files::Fields::of(
+        entry, fmt::format("axis {}", axes.size() + 1), {"name", "size", "mesh"}));
     RuleSet::MeshAxis axis{RESHARD_TRY(fields.text("name"))};
-    const Json* size = fields.find("size");
-    if (size != nullptr && size->string() != nullptr)
-      axis.of = RESHARD_TRY(expression(fields, "size", 1));
-    else
-      axis.size = RESHARD_TRY(fields.integer("size", 1, kMaxAxis));
+    if (fields.has("mesh")) axis.mesh = RESHARD_TRY(line(fields, "mesh"));
     if (!is_axis_name(axis.name))
       return fail(Code::corrupt,
                   fmt::format("{}: name must be letters, digits and _, at most {}, is {}",
                               fields.where(), kMaxAxisName, in_quotes(axis.name)));
-    if (!seen.insert(axis.name).second)
+    const Json* size = fields.find("size");
+    const RuleSet::MeshAxis* first = size == nullptr ? again(axes, axis) : nullptr;
+    if (first == nullptr && !seen.insert(axis.name).second)
       return fail(Code::corrupt,
-                  fmt::format("{}: name {} is taken", fields.where(), in_quotes(axis.name)));
+                  fmt::format("{}: name {} is taken{}", fields.where(), in_quotes(axis.name),
+                              axis.mesh.empty() ? ""
+                                                : "; an axis of two meshes has "
+                                                  "its size in the first"));
+    if (first != nullptr) {
+      axis.size = first->size;
+      axis.of = first->of;
+    } else if (size != nullptr && size->string() != nullptr) {
+      axis.of = RESHARD_TRY(expression(fields, "size", 1));
+    } else {
+      axis.size = RESHARD_TRY(fields.integer("size", 1, kMaxAxis));
+    }
     axes.push_back(std::move(axis));
   }
   return axes;
@@ -98,10 +117,16 @@ class RuleParser {
       rule_.with.push_back(std::move(part));
     }
     rule_.together = RESHARD_TRY(fields_.flag_or("together", false));
+    rule_.interleave = RESHARD_TRY(expression_if(fields_, "interleave", 1));
+    if (rule_.interleave && !rule_.together)
+      return fail(Code::corrupt, fmt::format("{}: interleave needs together", fields_.where()));
     wildcards_ = left_in(rule_);
     RESHARD_TRY(check_parts());
     if (fields_.has("name")) rule_.name = RESHARD_TRY(line(fields_, "name"));
     RESHARD_TRY(check_local_name(rule_.name, rule_.match, wildcards_, fields_.where()));
+    if (fields_.has("beside")) rule_.beside = RESHARD_TRY(line(fields_, "beside"));
+    RESHARD_TRY(
+        check_local_name(rule_.beside, rule_.match, wildcards_, fields_.where() + ", beside"));
     constexpr DType kDTypes[] = {DType::f32, DType::bf16, DType::f16};
     if (fields_.has("dtype"))
       rule_.dtype = kDTypes[RESHARD_TRY(fields_.word("dtype", {"float32", "bfloat16", "float16"}))];
@@ -261,15 +286,15 @@ class RuleParser {
 
   Result<> add_where(const Json& json) {
     const auto place = fmt::format("{}, where {}", fields_.where(), rule_.where.size() + 1);
-    const auto fields = RESHARD_TRY(
-        files::Fields::of(json, place, {"axis", "at", "or_last", "number", "per", "of", "rest"}));
+    const auto fields = RESHARD_TRY(files::Fields::of(
+        json, place, {"axis", "at", "or_last", "number", "per", "of", "rest", "renumber"}));
     Rule::Where where;
     where.axis = RESHARD_TRY(fields.text("axis"));
     RESHARD_TRY(use_axis(where.axis, place));
     if (fields.has("at") == fields.has("number"))
       return fail(Code::corrupt, fmt::format("{}: must have either at or number", place));
     if (fields.has("at")) {
-      for (const char* key : {"per", "of", "rest"})
+      for (const char* key : {"per", "of", "rest", "renumber"})
         if (fields.has(key))
           return fail(Code::corrupt,
                       fmt::format("{}: {} belongs to number, not to at", place, key));
@@ -286,6 +311,7 @@ class RuleParser {
         return fail(Code::corrupt, fmt::format("{}: must have either per or of", place));
       where.per = RESHARD_TRY(fields.integer_or("per", 1, 1, kMaxNumber));
       where.of = RESHARD_TRY(expression_if(fields, "of", 1));
+      where.renumber = RESHARD_TRY(fields.flag_or("renumber", false));
       constexpr StageRest kRests[] = {StageRest::first, StageRest::last, StageRest::before_last};
       where.rest = kRests[RESHARD_TRY(fields.word("rest", {"first", "last", "before_last"}))];
     }
@@ -386,7 +412,7 @@ Result<RuleSet> parse_rules(std::string_view text) {
     const auto fields = RESHARD_TRY(files::Fields::of(
         entry, fmt::format("rule {}", set.rules.size() + 1),
         {"match", "shared", "take", "dims", "each", "pad", "cuts", "with", "name", "dtype", "stack",
-         "together", "map", "merged", "omit", "when", "where"}));
+         "together", "interleave", "beside", "map", "merged", "omit", "when", "where"}));
     set.rules.push_back(RESHARD_TRY(RuleParser(fields, set.axes).parse()));
   }
   return set;

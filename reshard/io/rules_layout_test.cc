@@ -179,6 +179,89 @@ TEST(RulesLayout, cuts_parts_together) {
   EXPECT_EQ(m.on(1), (std::vector<Index>{100, 101}));
 }
 
+TEST(RulesLayout, parts_alternate_by_units) {
+  const auto rule = [](const char* units) {
+    return fmt::format(R"({{"match": "q", "name": "qkv", "together": true, "interleave": {},
+        "cuts": [{{"dim": 0, "axes": ["tp"], "even": true}}], "with": [{{"match": "k"}}]}})",
+                       units);
+  };
+  const std::vector<std::pair<std::string, Dims>> tensors{{"q", {8}}, {"k", {4}}};
+  const auto m = made(tensors, rule("2"));
+  ASSERT_TRUE(m.layout) << m.layout.error().message;
+  EXPECT_EQ(m.on(0), (std::vector<Index>{0, 1, 2, 3, 100, 101}));
+  EXPECT_EQ(m.on(1), (std::vector<Index>{4, 5, 6, 7, 102, 103}));
+  // More ranks than units: a cut through a unit, as Megatron's.
+  const auto one = made(tensors, rule("\"tp / 2\""));
+  EXPECT_EQ(one.on(0), (std::vector<Index>{0, 1, 2, 3, 4, 5}));
+  EXPECT_EQ(one.on(1), (std::vector<Index>{6, 7, 100, 101, 102, 103}));
+  EXPECT_THAT(made(tensors, rule("3")).layout.error().message,
+              HasSubstr("8 elements along dimension 0 are not 3 units of the same size"));
+}
+
+TEST(RulesLayout, parts_that_are_taken_apart_alternate) {
+  // Two groups of two heads of one row: the tensor alternates queries and gates by head.
+  const auto m = made({{"q", {8}}, {"k", {2}}}, R"({"match": "q", "name": "qkv", "together": true,
+      "interleave": 2, "take": [{"dim": 0, "begin": 0, "end": 1, "period": 2}],
+      "cuts": [{"dim": 0, "axes": ["tp"]}], "with": [{"match": "q", "shared": true,
+      "take": [{"dim": 0, "begin": 1, "end": 2, "period": 2}]}, {"match": "k"}]})");
+  ASSERT_TRUE(m.layout) << m.layout.error().message;
+  EXPECT_EQ(m.on(0), (std::vector<Index>{0, 2, 1, 3, 100}));
+  EXPECT_EQ(m.on(1), (std::vector<Index>{4, 6, 5, 7, 101}));
+}
+
+TEST(RulesLayout, a_rule_holds_beside_a_tensor) {
+  const auto m = made({{"l.0.norm", {2}}, {"l.0.mlp", {2}}, {"l.1.norm", {2}}, {"l.1.gate", {2}}},
+                      R"({"match": "l.#.norm", "name": "$1.dense", "beside": "l.$1.mlp"},
+                         {"match": "l.#.norm", "name": "$1.experts", "beside": "l.$1.gate"},
+                         {"match": "*"})");
+  ASSERT_TRUE(m.layout) << m.layout.error().message;
+  EXPECT_EQ(m.layout->slot(SlotId(0)).name, "0.dense");
+  EXPECT_EQ(m.layout->slot(SlotId(2)).name, "1.experts");
+  EXPECT_THAT(made({{"l.0.norm", {2}}}, R"({"match": "l.#.norm", "beside": "l.$1.mlp"})")
+                  .layout.error()
+                  .message,
+              HasSubstr("no rule of 'x.json' matches tensor 'l.0.norm'"));
+}
+
+// As Megatron's: experts lie in a mesh of their own, and numbers count within a stage or a rank.
+constexpr const char* kTwoMeshes = R"({
+  "axes": [{"name": "tp", "size": 2}, {"name": "pp", "size": 2},
+           {"name": "ep", "size": 2, "mesh": "experts"}, {"name": "pp", "mesh": "experts"}],
+  "rules": [
+    {"match": "l.#.w", "name": "layers.$1.w", "cuts": [{"dim": 0, "axes": ["tp"]}],
+     "where": [{"axis": "pp", "number": 1, "of": 4, "renumber": true}]},
+    {"match": "l.#.e.#", "name": "layers.$1.e$2",
+     "where": [{"axis": "pp", "number": 1, "of": 4, "renumber": true},
+               {"axis": "ep", "number": 2, "of": 4, "renumber": true}]}
+  ]})";
+
+TEST(RulesLayout, meshes_lie_over_the_same_ranks) {
+  Made m;
+  for (int layer = 0; layer < 4; ++layer) {
+    ASSERT_TRUE(m.model->add(fmt::format("l.{}.w", layer), {2}, DType::bf16));
+    for (int e = 0; e < 4; ++e)
+      ASSERT_TRUE(m.model->add(fmt::format("l.{}.e.{}", layer, e), {1}, DType::bf16));
+  }
+  const auto rules = *parse_rules(kTwoMeshes);
+  const auto layout = rules_layout(*parse_layout("rules:x.json"), {m.model}, rules);
+  ASSERT_TRUE(layout) << layout.error().message;
+  EXPECT_EQ(layout->ranks().size(), 4);
+  std::vector<std::string> held;  // of the second rank of the second stage
+  for (const SlotId id : layout->slots_of(Rank(3)))
+    held.push_back(fmt::format("{} = {}", layout->slot(id).name,
+                               fmt::join(elements(*layout, id, Rank(3)), ",")));
+  EXPECT_THAT(held, ::testing::UnorderedElementsAre("layers.0.w = 1001", "layers.0.e0 = 1300",
+                                                    "layers.0.e1 = 1400", "layers.1.w = 1501",
+                                                    "layers.1.e0 = 1800", "layers.1.e1 = 1900"));
+  EXPECT_THAT(rules_layout(*parse_layout("rules:x.json,ep=4"), {m.model}, rules).error().message,
+              HasSubstr("mesh 'experts' has 8 ranks, and the first one 4"));
+  const auto both = parse_rules(R"({"axes": [{"name": "a", "size": 2}, {"name": "b", "size": 2,
+      "mesh": "x"}], "rules": [{"match": "*", "cuts": [{"dim": 0, "axes": ["a"]}],
+      "where": [{"axis": "b", "at": 0}]}]})");
+  EXPECT_THAT(rules_layout(*parse_layout("rules:x.json"), {m.model}, *both).error().message,
+              HasSubstr("no mesh has all of its axes (a, b)"));
+}
+
 TEST(RulesLayout, transposes) {
   const auto m = made({{"w", {2, 3}}}, R"({"match": "w", "dims": [1, 0]})");
   ASSERT_TRUE(m.layout) << m.layout.error().message;

@@ -69,17 +69,23 @@ struct Rule : RulePart {
     Index per = 1;
     std::optional<Expression> of = {};
     StageRest rest = StageRest::first;
-    bool or_last = false;  ///< with `at`: also the last coordinate.
+    bool or_last = false;   ///< with `at`: also the last coordinate.
+    bool renumber = false;  ///< with `of`: in `name`, v counts from the first at its coordinate.
   };
 
   std::vector<RulePart> with = {};
   std::string name;  ///< local name; empty: the canonical one. "$1" is what the first '*' or '#'
                      ///< matched, ...
+  std::string beside = {};  ///< applies only if the model has this tensor, "$1" as in `name`;
+                            ///< empty: to all that match.
   std::optional<DType> dtype;  ///< of the local tensor, if it is a convertible one; else as it is.
   int stack = 0;               ///< the dimension along which parts follow each other.
   /// The cuts of the first part cut the whole tensor, after its parts are stacked; further parts
   /// have none. False: each part is cut by itself.
   bool together = false;
+  /// With `together`: the parts alternate along `stack`. Each has as many units, and the whole is
+  /// the first unit of each part, then the second of each, ...
+  std::optional<Expression> interleave = {};
   std::vector<int> merged = {};  ///< dimensions k that the module has as one with k + 1.
   ValueMap map = ValueMap::identity;
   bool omit = false;                    ///< the tensors are left out on purpose.
@@ -108,11 +114,13 @@ struct RuleSet {
     std::vector<std::string> architectures, model_types;  ///< of the configs that it is for.
     std::string proof;                                    ///< how it was proved, for people.
   };
-  /// An axis of the mesh. A key of the notation sets its size, or it follows from such keys.
+  /// An axis of a mesh. A key of the notation sets its size, or it follows from such keys. An axis
+  /// of the name of an earlier one, in another mesh, has its size.
   struct MeshAxis {
     std::string name;
     Index size = 1;                     ///< if the notation is silent.
     std::optional<Expression> of = {};  ///< the size, of keys and earlier axes; no key sets it.
+    std::string mesh = {};              ///< several meshes lie over the same ranks.
     friend bool operator==(const MeshAxis& a, const MeshAxis& b) = default;
   };
   std::vector<MeshAxis> axes;

@@ -7,6 +7,8 @@
 #include <charconv>
 #include <tuple>
 
+#include "reshard/model/families/local_names.h"
+
 namespace reshard::families {
 namespace {
 
@@ -24,7 +26,8 @@ std::string skeleton(std::string_view text) {
 
 }  // namespace
 
-RuleIndex::RuleIndex(const std::vector<const Rule*>& rules) : rules_(rules) {
+RuleIndex::RuleIndex(const std::vector<const Rule*>& rules, const ModelSpec& model)
+    : rules_(rules), model_(model) {
   for (std::size_t i = 0; i < rules.size(); ++i)
     for (std::size_t k = 0; k < rules[i]->num_parts(); ++k) {
       const std::string& pattern = rules[i]->part(k).match;
@@ -56,7 +59,7 @@ Result<std::optional<RuleMatch>> RuleIndex::match(Place place, std::string_view 
   auto groups = RESHARD_TRY(matcher_.match(part.match, name));
   if (!groups) return std::optional<RuleMatch>();
   RuleMatch out{rules_[place.rule], place.rule, place.part, *std::move(groups)};
-  if (part.each == 0) return std::optional(std::move(out));
+  if (part.each == 0) return beside(std::move(out));
   const auto at = out.groups.begin() + (part.each - 1);
   const auto [end, error] = std::from_chars(at->data(), at->data() + at->size(), out.each);
   if (error != std::errc() || end != at->data() + at->size())
@@ -64,7 +67,14 @@ Result<std::optional<RuleMatch>> RuleIndex::match(Place place, std::string_view 
                 fmt::format("'{}': wildcard {} of {} matches '{}', which is no number", name,
                             part.each, part.match, *at));
   out.groups.erase(at);
-  return std::optional(std::move(out));
+  return beside(std::move(out));
+}
+
+Result<std::optional<RuleMatch>> RuleIndex::beside(RuleMatch match) const {
+  const std::string& pattern = match.rule->beside;
+  const bool there =
+      pattern.empty() || model_.find(RESHARD_TRY(substituted(pattern, match.groups)));
+  return there ? std::optional(std::move(match)) : std::nullopt;
 }
 
 }  // namespace reshard::families

@@ -10,6 +10,7 @@
 #include "reshard/base/result.h"
 #include "reshard/model/families/rules.h"
 #include "reshard/model/name_pattern.h"
+#include "reshard/model/tensor.h"
 
 namespace reshard::families {
 
@@ -26,11 +27,12 @@ struct RuleMatch {
 /// that a file of many rules is not tried rule by rule.
 class RuleIndex {
  public:
-  /// Borrows the rules: those that apply.
-  explicit RuleIndex(const std::vector<const Rule*>& rules);
+  /// Borrows the rules (those that apply) and the model, whose tensors `beside` names.
+  RuleIndex(const std::vector<const Rule*>& rules, const ModelSpec& model);
 
   /// The part that owns the tensor, if any, and all `shared` parts that match its name. Errors: the
-  /// budget of pattern matching is exhausted; a wildcard `each` that is no number.
+  /// budget of pattern matching is exhausted; a wildcard `each` that is no number; `beside` with a
+  /// number that the pattern lacks.
   Result<std::vector<RuleMatch>> find(std::string_view name);
 
  private:
@@ -38,8 +40,11 @@ class RuleIndex {
     std::size_t rule, part;
   };
   Result<std::optional<RuleMatch>> match(Place place, std::string_view name);
+  /// The match, unless its rule asks for a tensor that the model lacks.
+  Result<std::optional<RuleMatch>> beside(RuleMatch match) const;
 
   const std::vector<const Rule*>& rules_;
+  const ModelSpec& model_;
   std::unordered_map<std::string, std::vector<Place>> by_skeleton_;
   std::vector<Place> any_;  ///< patterns with '*'.
   PatternMatcher matcher_;

@@ -17,6 +17,28 @@ namespace {
 constexpr Index kMaxPieces = Index{1} << 16;
 constexpr Index kMaxExtent = Index{1} << 40;
 
+/// The pieces of a box in units of so many elements along a dimension of the section; each unit
+/// begins a turn after the one before it, at `before`.
+void split(const PlacedBox& placed, int dim, Index unit, Index turn, Index before,
+           std::vector<PlacedBox>& out) {
+  int along = -1;  // the tensor's dimension
+  for (int i = 0; i < placed.box.rank(); ++i)
+    if (placed.dims[static_cast<std::size_t>(i)] == dim) along = i;
+  const Index begin = placed.at[dim];
+  const Index size = along < 0 ? 1 : placed.box[along].size();
+  for (Index at = begin; at < begin + size;) {
+    const Index of = at / unit, end = std::min(begin + size, (of + 1) * unit);
+    PlacedBox piece = placed;
+    if (along >= 0) {
+      const Index first = placed.box[along].begin() + at - begin;
+      piece.box = placed.box.with(along, {first, first + end - at});
+    }
+    piece.at[dim] = of * turn + before + at % unit;
+    out.push_back(piece);
+    at = end;
+  }
+}
+
 std::string shape_text(const Dims& shape) { return fmt::format("[{}]", fmt::join(shape, ", ")); }
 
 }  // namespace
@@ -34,6 +56,13 @@ Result<Section> RuleSections::section(const RulePart& part, const std::vector<Te
 
 Result<Section> RuleSections::together(const Rule& rule, const std::vector<Section>& parts,
                                        int dim) {
+  const Index units = rule.interleave ? RESHARD_TRY(number(*rule.interleave, 0, 1)) : 1;
+  Section whole = units > 1 ? RESHARD_TRY(interleaved(parts, dim, units)) : joined(parts, dim);
+  RESHARD_TRY(cut_dims(rule, whole));
+  return whole;
+}
+
+Section RuleSections::joined(const std::vector<Section>& parts, int dim) {
   Section whole = parts[0];
   for (std::size_t k = 1; k < parts.size(); ++k) {
     for (PlacedBox placed : parts[k].parts) {
@@ -42,7 +71,32 @@ Result<Section> RuleSections::together(const Rule& rule, const std::vector<Secti
     }
     whole.extent[dim] += parts[k].extent[dim];
   }
-  RESHARD_TRY(cut_dims(rule, whole));
+  return whole;
+}
+
+Result<Section> RuleSections::interleaved(const std::vector<Section>& parts, int dim,
+                                          Index units) const {
+  Index turn = 0;  // elements of a unit of each part
+  for (const Section& part : parts) {
+    if (part.extent[dim] % units != 0)
+      return fail(Code::invalid_argument, fmt::format("{} elements along dimension {} are not {} "
+                                                      "units of the same size",
+                                                      part.extent[dim], dim, units));
+    turn += part.extent[dim] / units;
+  }
+  Section whole = parts[0];
+  whole.parts.clear();
+  whole.extent[dim] = turn * units;
+  Index before = 0;  // in a turn
+  for (const Section& part : parts) {
+    const Index unit = part.extent[dim] / units;
+    if (static_cast<Index>(part.parts.size()) > kMaxPieces / units)
+      return fail(
+          Code::invalid_argument,
+          fmt::format("{} units would be taken apart into more than {} pieces", units, kMaxPieces));
+    for (const PlacedBox& placed : part.parts) split(placed, dim, unit, turn, before, whole.parts);
+    before += unit;
+  }
   return whole;
 }
 

@@ -19,7 +19,8 @@ class RuleSections {
   /// dimension or a number that does not fit the tensors.
   Result<Section> section(const RulePart& part, const std::vector<TensorId>& tensors);
 
-  /// Joins the uncut sections of a rule's parts along `dim`, and cuts the whole as the rule says.
+  /// Joins the uncut sections of a rule's parts along `dim`, one after the other or interleaved,
+  /// and cuts the whole as the rule says. Errors: units that do not divide a part.
   /// @pre the sections are alike in all other dimensions
   Result<Section> together(const Rule& rule, const std::vector<Section>& parts, int dim);
   /// The section of a part before it is cut. Errors as of section().
@@ -40,6 +41,8 @@ class RuleSections {
     Index extent = 0;
   };
   Result<Section> plain(const RulePart& part, TensorId id);
+  static Section joined(const std::vector<Section>& parts, int dim);
+  Result<Section> interleaved(const std::vector<Section>& parts, int dim, Index units) const;
   Result<> check_alike(const RulePart& part, const std::vector<TensorId>& tensors) const;
   Result<> cut_dims(const RulePart& part, Section& section);
   Result<Pieces> taken(const RulePart& part, int dim, Index extent) const;

@@ -11,27 +11,15 @@
 
 #include "reshard/model/families.h"
 #include "reshard/model/families/local_names.h"
+#include "reshard/model/families/megatron/card_keys.h"
 #include "reshard/model/families/rules/rule_index.h"
+#include "reshard/model/families/rules/rule_places.h"
 #include "reshard/model/families/rules/rule_sections.h"
 #include "reshard/model/layout_builder.h"
 #include "reshard/model/quant/files.h"
 
 namespace reshard::families {
 namespace {
-
-/// The stage of a layer, of `layers` that `stages` share.
-Index stage_of(Index layer, Index layers, Index stages, StageRest rest) {
-  const Index each = layers / stages, more = layers % stages;
-  Index first_more = 0;  // the stages [first_more, first_more + more) have one more
-  if (rest == StageRest::last) first_more = stages - more;
-  if (rest == StageRest::before_last) first_more = std::max<Index>(0, stages - 1 - more);
-  Index begin = 0;
-  for (Index stage = 0; stage < stages; ++stage) {
-    begin += each + (stage >= first_more && stage < first_more + more ? 1 : 0);
-    if (layer < begin) return stage;
-  }
-  return stages;
-}
 
 /// The local tensor that a rule makes of the tensors with the same wildcards.
 struct Instance {
@@ -59,7 +47,7 @@ class Rules {
 
  private:
   Result<ModelLayout> build_all() {
-    RESHARD_TRY(make_mesh());
+    RESHARD_TRY(make_meshes());
     RESHARD_TRY(choose_rules());
     RESHARD_TRY(collect());
     for (const Instance& instance : instances_)
@@ -68,35 +56,58 @@ class Rules {
     return std::move(b_).finish();
   }
 
-  Result<> make_mesh() {
+  Result<> make_meshes() {
     RESHARD_TRY(read_keys());
     for (const RuleSet::Requirement& required : rules_.require)
       if (RESHARD_TRY(required.that.value(lookup_)) == 0)
         return fail(Code::invalid_argument, required.says);
-    std::vector<Axis> axes;
-    for (const RuleSet::MeshAxis& axis : rules_.axes) axes.push_back(RESHARD_TRY(sized(axis)));
+    std::vector<std::pair<std::string, std::vector<Axis>>> meshes;
+    for (const RuleSet::MeshAxis& axis : rules_.axes) {
+      auto at =
+          std::ranges::find(meshes, axis.mesh, &std::pair<std::string, std::vector<Axis>>::first);
+      if (at == meshes.end()) at = meshes.insert(at, {axis.mesh, {}});
+      at->second.push_back(RESHARD_TRY(sized(axis)));
+    }
+    if (meshes.empty()) meshes.emplace_back();
     const Index offset = RESHARD_TRY(spec_.integer("offset", 0, 0));
-    mesh_ =
-        b_.add_mesh(RESHARD_TRY(Mesh::make(std::move(axes), Rank(static_cast<Rank::rep>(offset)))));
+    std::optional<Index> ranks;
+    for (auto& [name, axes] : meshes) {
+      if (dp_last_ && axes.size() > 1) std::swap(axes.back(), axes[axes.size() - 2]);
+      Mesh mesh = RESHARD_TRY(Mesh::make(std::move(axes), Rank(static_cast<Rank::rep>(offset))));
+      if (ranks.value_or(mesh.size()) != mesh.size())
+        return fail(Code::invalid_argument, fmt::format("mesh '{}' has {} ranks, and the first one "
+                                                        "{}",
+                                                        name, mesh.size(), *ranks));
+      ranks = mesh.size();
+      places_.add(std::move(name), b_.add_mesh(std::move(mesh)));
+    }
     return {};
   }
 
   /// Reads what the notation says: sizes of axes and other keys.
   Result<> read_keys() {
+    dtype_ = RESHARD_TRY(spec_.dtype());
+    if (!dtype_ && rules_.config_dtype && values_ != nullptr) dtype_ = values_->dtype;
+    if (!rules_.card || rules_.card->framework != "megatron") return read_own_keys();
+    MegatronCardKeys keys = RESHARD_TRY(megatron_card_keys(spec_));
+    numbers_ = std::move(keys.numbers);
+    places_.share_stages(std::move(keys.layers), keys.chunks);
+    dp_last_ = keys.dp_last;
+    return {};
+  }
+
+  /// The keys are those that the file lists.
+  Result<> read_own_keys() {
     std::set<std::string> known{"offset", "dtype"};
     for (const RuleSet::MeshAxis& axis : rules_.axes) {
-      if (axis.of) continue;
-      known.insert(axis.name);
+      if (axis.of || !known.insert(axis.name).second) continue;
       numbers_[axis.name] = RESHARD_TRY(spec_.integer(axis.name, axis.size));
     }
     for (const RuleSet::Key& key : rules_.keys) {
       known.insert(key.name);
       numbers_[key.name] = RESHARD_TRY(spec_.integer(key.name, key.otherwise, 0));
     }
-    RESHARD_TRY(spec_.check_keys(known));
-    dtype_ = RESHARD_TRY(spec_.dtype());
-    if (!dtype_ && rules_.config_dtype && values_ != nullptr) dtype_ = values_->dtype;
-    return {};
+    return spec_.check_keys(known);
   }
 
   /// The axis with its size, which rules may then use.
@@ -113,7 +124,7 @@ class Rules {
 
   /// Gives each tensor to the instances that are made of it.
   Result<> collect() {
-    RuleIndex index(applied_);
+    RuleIndex index(applied_, m_);
     std::map<std::pair<std::size_t, std::vector<std::string>>, std::size_t> known;
     for (Index i = 0; i < m_.size(); ++i) {
       const TensorId id(static_cast<TensorId::rep>(i));
@@ -170,60 +181,6 @@ class Rules {
                       : fmt::format("rule {} for {} and others", instance.number + 1, named);
   }
 
-  Result<int> axis(const std::string& name) const {
-    const int i = b_.mesh(mesh_).axis(name);
-    if (i < 0)
-      return fail(Code::invalid_argument,
-                  fmt::format("axis '{}' is not among the file's axes", name));
-    return i;
-  }
-
-  Result<Index> number_in(const Rule::Where& where, const std::vector<std::string>& groups) const {
-    if (where.number < 1 || static_cast<std::size_t>(where.number) > groups.size())
-      return fail(Code::invalid_argument,
-                  fmt::format("where: number {} but the pattern has {} wildcards", where.number,
-                              groups.size()));
-    const std::string& text = groups[static_cast<std::size_t>(where.number - 1)];
-    Index found = 0;
-    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), found);
-    if (error != std::errc() || end != text.data() + text.size())
-      return fail(Code::invalid_argument, fmt::format("where: '{}' is not a number", text));
-    return found;
-  }
-
-  /// The coordinate that an entry fixes.
-  Result<Index> coordinate(const Rule::Where& where, Index size,
-                           const std::vector<std::string>& groups) const {
-    if (where.at) return *where.at < 0 ? *where.at + size : *where.at;
-    const Index number = RESHARD_TRY(number_in(where, groups));
-    if (!where.of) return number / where.per;
-    const Index layers = RESHARD_TRY(where.of->value(lookup_));
-    if (layers < size)
-      return fail(Code::invalid_argument, fmt::format("where: {}={} exceeds {}={}", where.axis,
-                                                      size, where.of->text(), layers));
-    return stage_of(number, layers, size, where.rest);
-  }
-
-  /// The ranks with the coordinates that `where` requires.
-  Result<RankSetId> ranks(const Instance& instance) {
-    std::vector<std::pair<int, Index>> fixed, or_last;
-    for (const Rule::Where& where : instance.rule->where) {
-      const int a = RESHARD_TRY(axis(where.axis));
-      const Index size = b_.mesh(mesh_).axes()[static_cast<std::size_t>(a)].size;
-      const Index at = RESHARD_TRY(coordinate(where, size, instance.groups));
-      if (at < 0 || at >= size)
-        return fail(Code::invalid_argument,
-                    fmt::format("where: {}={} is outside the axis, which has size {}", where.axis,
-                                at, size));
-      fixed.emplace_back(a, at);
-      or_last.emplace_back(a, where.or_last ? size - 1 : at);
-    }
-    const RankSetId first = b_.ranks_where(mesh_, fixed);
-    if (or_last == fixed) return first;
-    const RankSetId last = b_.ranks_where(mesh_, or_last);
-    return b_.add_ranks(b_.rank_set(first) | b_.rank_set(last));
-  }
-
   /// The tensors of a part, in the order of their numbers from 0.
   Result<std::vector<TensorId>> tensors_of(const Instance& instance, std::size_t part) const {
     const RulePart& rule = instance.rule->part(part);
@@ -240,8 +197,8 @@ class Rules {
                 fmt::format("the model has no tensor that matches '{}' beside it", rule.match));
   }
 
-  Result<std::vector<Section>> sections_of(const Instance& instance) {
-    RuleSections make(b_, mesh_, lookup_);
+  Result<std::vector<Section>> sections_of(const Instance& instance, MeshId mesh) {
+    RuleSections make(b_, mesh, lookup_);
     const Rule& rule = *instance.rule;
     std::vector<Section> sections;
     for (std::size_t k = 0; k < rule.num_parts(); ++k) {
@@ -290,14 +247,15 @@ class Rules {
 
   Result<> add(const Instance& instance) {
     const Rule& rule = *instance.rule;
-    auto sections = RESHARD_TRY(sections_of(instance));
+    const RulePlaces::Place place = RESHARD_TRY(places_.place(rule, instance.groups));
+    auto sections = RESHARD_TRY(sections_of(instance, place.mesh));
     const TensorId id =
         sections[0].parts.empty() ? instance.parts[0].begin()->second : sections[0].parts[0].tensor;
     const CanonicalTensor& first = m_[id];
     std::string name =
-        rule.name.empty() ? first.name : RESHARD_TRY(substituted(rule.name, instance.groups));
-    const RankSetId held = RESHARD_TRY(ranks(instance));
-    RESHARD_TRY(names_.take(name, b_.rank_set(held)));
+        place.front +
+        (rule.name.empty() ? first.name : RESHARD_TRY(substituted(rule.name, place.numbers)));
+    RESHARD_TRY(names_.take(name, b_.rank_set(place.ranks)));
     const bool casts = is_convertible(first.dtype) && !names_activation_scale(first.name);
     const bool other = casts && (rule.dtype || dtype_);
     const DType dtype = !other ? first.dtype : rule.dtype ? *rule.dtype : *dtype_;
@@ -307,8 +265,8 @@ class Rules {
       merged.bits = static_cast<std::uint8_t>(merged.bits | 1u << static_cast<unsigned>(dim));
     b_.add(Slot{.name = std::move(name),
                 .dtype = dtype,
-                .mesh = mesh_,
-                .ranks = held,
+                .mesh = place.mesh,
+                .ranks = place.ranks,
                 .stack_dim = RESHARD_TRY(stack_dim(rule, sections)),
                 .padded = std::ranges::any_of(sections, [&](auto& s) { return is_padded(s); }),
                 .sections = std::move(sections),
@@ -334,7 +292,8 @@ class Rules {
   std::map<std::string, Index, std::less<>> numbers_;  ///< of axes and keys.
   const Expression::Lookup lookup_ = [this](std::string_view name) { return number_named(name); };
   std::optional<DType> dtype_;  ///< of rules that give none.
-  MeshId mesh_;
+  RulePlaces places_{b_, lookup_};
+  bool dp_last_ = false;  ///< the last two axes of meshes (dp, pp) change places.
   std::vector<const Rule*> applied_;
   std::vector<Instance> instances_;
   LocalNames names_;
