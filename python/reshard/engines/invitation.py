@@ -21,7 +21,7 @@ from reshard.engines.link import Link
 __all__ = ["MAX_DEADLINE", "PROTOCOL", "Invitation", "InvitedLink", "Invitations"]
 
 #: Of what trainers and workers tell each other. Both sides must have the same.
-PROTOCOL = 5
+PROTOCOL = 6
 
 #: The longest deadline that a worker accepts, in seconds.
 MAX_DEADLINE = 3600.0
@@ -52,7 +52,7 @@ class Invitation:
   verify: bool
   tensors: list[list[Any]] = field(repr=False)
   config: str = field(repr=False)
-  adapters: dict[str, dict[str, Any]] = field(default_factory=dict, repr=False)  # by name: folders and configs
+  adapters: dict[str, dict[str, Any]] = field(default_factory=dict, repr=False)  # by name: what the engine knows it by, and configs
   draft_config: str | None = field(default=None, repr=False)  # None: no draft model is updated
   wanted: list[int] | None = field(default=None, repr=False)  # the numbers of tensors to update; None: all
   protocol: int = PROTOCOL

@@ -119,7 +119,7 @@ class EngineTrainer:
     try:
       asking.result()
       if self._invitation.draft_config is not None:
-        _show_draft(self._client, link)
+        self._show_draft(link)
 
       def taken(call: _Call[None]) -> None:
         if call.error is not None:
@@ -144,6 +144,21 @@ class EngineTrainer:
         raise failed
 
     return _Call(invite, ended)
+
+  def _show_draft(self, link: InvitedLink) -> None:
+    """On rank 0: has each worker learn its draft model. It begins an update of it, which ends when the trainer has joined.
+
+    A call that fails on a worker of vLLM leaves the answers of others unread (see `WorkerEngine._fails`); so the
+    workers have said before whether it can.
+    """
+    workers = link.messages[link.invitation.trainers :]
+    if not all(isinstance(said, dict) and said.get("drafts") for said in workers):
+      raise reshard.UnsupportedError(
+        "draft=: the engine has no draft model with weights, or pipeline stages, of which only the last has it"
+      )
+    if any(said["open"] for said in workers):  # by a trainer that died
+      _method(self._client, "finish_weight_update")()
+    _method(self._client, "start_draft_weight_update")()
 
   def _prepare(self, layout: reshard.Layout, parts: Parts) -> None:
     link, trainers = self._link, self._invitation.trainers
@@ -330,22 +345,6 @@ class _Call(Generic[T]):
     self._thread.join(timeout=5.0)
     if self.error is not None:
       raise self.error from error
-
-
-def _show_draft(client: Any, link: InvitedLink) -> None:
-  """Has each worker learn its draft model: it begins an update of it, which the trainer ends when it has joined.
-
-  A call that fails on a worker of vLLM leaves the answers of others unread (see `WorkerEngine._fails`); so the workers
-  have said before whether it can.
-  """
-  workers = link.messages[link.invitation.trainers :]
-  if not all(isinstance(said, dict) and said.get("drafts") for said in workers):
-    raise reshard.UnsupportedError(
-      "draft=: the engine has no draft model with weights, or pipeline stages, of which only the last has it"
-    )
-  if any(said["open"] for said in workers):  # by a trainer that died
-    client.finish_weight_update()
-  _method(client, "start_draft_weight_update")()
 
 
 def _method(client: Any, name: str) -> Callable[..., Any]:

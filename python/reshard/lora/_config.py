@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from collections.abc import Mapping
@@ -10,7 +11,7 @@ from typing import Any
 
 from reshard._errors import InvalidArgumentError, UnsupportedError
 
-__all__ = ["as_dict", "changes_base", "scale_of"]
+__all__ = ["as_dict", "changes_base", "for_inference", "scale_of"]
 
 # Options that change a weight by something else than a multiple of B A.
 _OTHER_FORMS = (
@@ -65,3 +66,19 @@ def scale_of(config: Mapping[str, Any], module: str, rank: int) -> float:
       alpha = float(value)
       break
   return alpha / (math.sqrt(rank) if config.get("use_rslora") else rank)
+
+
+def for_inference(config: Mapping[str, Any]) -> dict[str, Any]:
+  """A config of as_dict() as PEFT writes it into files. Raises UnsupportedError for what engines do not load."""
+  if config.get("bias", "none") != "none":
+    raise UnsupportedError(f"bias={config['bias']!r} of an adapter: engines load A and B only")
+  if config.get("modules_to_save"):
+    raise UnsupportedError("modules_to_save of an adapter: engines load A and B only; update these modules with the model")
+  kept = {key: value for key, value in config.items() if key != "runtime_config"}
+  return {**json.loads(json.dumps(kept, default=_plain)), "inference_mode": True}
+
+
+def _plain(value: Any) -> Any:
+  if isinstance(value, set | frozenset | tuple):
+    return sorted(value)
+  return getattr(value, "value", None) or str(value)

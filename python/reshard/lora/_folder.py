@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from reshard._errors import InvalidArgumentError, UnsupportedError
-from reshard.lora._config import as_dict
+from reshard._errors import InvalidArgumentError
+from reshard.lora._config import as_dict, for_inference
 from reshard.lora._names import Part, adapters_in
 
 __all__ = ["Adapter", "Folder", "folders_of"]
@@ -37,23 +37,7 @@ class Adapter:
     folder = os.fspath(self.folder)
     if not os.path.isabs(folder):
       raise InvalidArgumentError(f"the folder '{folder}' of an adapter is not absolute")
-    return {"folder": folder, "config": None if self.config is None else _for_file(as_dict(self.config))}
-
-
-def _for_file(config: Mapping[str, Any]) -> dict[str, Any]:
-  """A config as PEFT writes it for inference."""
-  if config.get("bias", "none") != "none":
-    raise UnsupportedError(f"bias={config['bias']!r} of an adapter: engines load A and B only")
-  if config.get("modules_to_save"):
-    raise UnsupportedError("modules_to_save of an adapter: engines load A and B only; update these modules with the model")
-  kept = {key: value for key, value in config.items() if key != "runtime_config"}
-  return {**json.loads(json.dumps(kept, default=_plain)), "inference_mode": True}
-
-
-def _plain(value: Any) -> Any:
-  if isinstance(value, set | frozenset | tuple):
-    return sorted(value)
-  return getattr(value, "value", None) or str(value)
+    return {"folder": folder, "config": None if self.config is None else for_inference(as_dict(self.config))}
 
 
 class Folder:

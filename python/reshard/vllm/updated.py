@@ -4,15 +4,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import reshard
 import torch
 from reshard import _manifest as manifest
 from reshard.engines.invitation import Invitation
+from reshard.engines.model_part import ModelPart
 from reshard.engines.parts import DRAFT
-from reshard.lora import part_of
 from reshard.vllm import routes
 
 __all__ = ["Updated", "updated"]
@@ -45,16 +44,9 @@ class Updated:
     self._model, self._config, self._rank = model, config, rank
     own = {module for module in model.modules() if any(p is not None for p in module._parameters.values())}
     self._shared = own.intersection(shared)
-    names = _own_names(said, prefix)
-    self._numbers = [i for i, name in enumerate(names) if name is not None]
-    table = [[names[i], *said.tensors[i][1:]] for i in self._numbers]
-    self._wanted: set[str] | None = None
-    if said.wanted is not None:
-      wanted = set(said.wanted)
-      self._wanted = {entry[0] for i, entry in zip(self._numbers, table, strict=True) if i in wanted}
-    self._said = replace(
-      said, tensors=table, config=said.draft_config or "" if prefix else said.config, wanted=None
-    )
+    self._part = ModelPart(said, prefix)
+    self._said, self._wanted = self._part.said, self._part.wanted
+    table = self._said.tensors
     self.quant = routes.quantisation_of(config, self._said) if table else None
     if prefix and self.quant is not None:
       raise reshard.UnsupportedError("the engine's draft model is quantised: only plain ones are updated")
@@ -95,14 +87,7 @@ class Updated:
   @property
   def holds(self) -> manifest.Manifest:
     """What this worker receives, in the numbers and names of all that the trainer sends."""
-    return [
-      {
-        **held,
-        "name": self.prefix + held["name"],
-        "parts": [{**part, "tensor": self._numbers[part["tensor"]]} for part in held["parts"]],
-      }
-      for held in (self._route.holds if self._route else ())
-    ]
+    return self._part.holds(self._route.holds, self.prefix) if self._route else []
 
   @property
   def live(self) -> Mapping[str, torch.Tensor]:
@@ -113,16 +98,6 @@ class Updated:
     """Puts what has arrived into the model. After an error it is torn."""
     if self._route:
       self._route.apply(self._model, self._config, lambda name: arrived.raw(self.prefix + name))
-
-
-def _own_names(said: Invitation, prefix: str) -> list[str | None]:
-  """For each tensor that the trainer sends: its name in the model of this prefix; None if it is not of this model."""
-  names = [str(name) for name, *_ in said.tensors]
-  if prefix:
-    return [name.removeprefix(prefix) if name.startswith(prefix) else None for name in names]
-  return [
-    None if name.startswith(DRAFT) or (said.adapters and part_of(name) is not None) else name for name in names
-  ]
 
 
 def updated(
