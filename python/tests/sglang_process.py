@@ -6,7 +6,6 @@ Else a stand-in has what reshard.sglang meets: the engine's three update calls w
 each worker a model of fused and sharded parameters with SGLang's kind of load_weights(), called by
 SGLang's rule for custom loaders. The trainers, torch, FSDP2 and transformers are real."""
 
-import importlib
 import importlib.util
 import multiprocessing.connection
 import os
@@ -14,18 +13,20 @@ import traceback
 import types
 
 import frameworks  # noqa: F401 - before transformers
+import sglang_served
+import sglang_standins
 import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
-from torch.distributed.tensor import DTensor
+from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 from torch_models import small_model
 
 import reshard
 from reshard import sglang
 
-TP = 2
+TP = sglang_standins.TP
 REAL = importlib.util.find_spec("sglang") is not None
 
 
@@ -82,90 +83,6 @@ def engine_of(pipes, folder):
   return made
 
 
-class Worker:
-  """What the stand-in has in a worker process: a target model and a draft model."""
-
-  def __init__(self, rank, _, folder, store):
-    dist.init_process_group("gloo", store=dist.FileStore(str(store), TP), rank=rank, world_size=TP)
-    self.rank, self.like = rank, small_model()
-    self.model, self.draft = self.make(), self.make()
-
-  def make(self):
-    return Model(self.rank, self.like)
-
-  def answer(self, said):
-    """Calls the loader for both models, as SGLang does for an update from tensors."""
-    path, values = said
-    module, _, function = path.rpartition(".")  # SGLang's dynamic_import
-    for model in (self.model, self.draft):
-      named = [(name, torch.tensor(data, dtype=torch.uint8)) for name, data in values]
-      getattr(importlib.import_module(module), function)(model, named)
-    return ""
-
-  def untouched(self):
-    return not any(bool(parameter.any()) for parameter in self.draft.parameters())
-
-
-class Model(nn.Module):
-  """A rank of a Llama under tensor parallelism: fused projections, a padded vocabulary."""
-
-  def __init__(self, rank, like):
-    super().__init__()
-    self.rank = rank
-    config = like.config
-    width, inner, dim = config.hidden_size, config.intermediate_size, config.head_dim
-    heads, groups = config.num_attention_heads, config.num_key_value_heads
-    rows = {"q": heads * dim, "k": groups * dim, "v": groups * dim, 0: inner, 1: inner}
-    self.sizes = {shard: size // TP for shard, size in rows.items()}
-    self.vocabulary = -(-config.vocab_size // TP // 8) * 8
-    shapes = {"model.embed_tokens.weight": (self.vocabulary, width), "lm_head.weight": (self.vocabulary, width)}
-    for name, tensor in like.state_dict().items():
-      prefix, _, last = name.rpartition("self_attn.")
-      if "q_proj" in last:
-        shapes[f"{prefix}self_attn.qkv_proj.weight"] = (sum(self.sizes[s] for s in "qkv"), width)
-      elif "gate_proj" in name:
-        shapes[name.replace("gate_proj", "gate_up_proj")] = (2 * inner // TP, width)
-      elif "o_proj" in name or "down_proj" in name:
-        shapes[name] = (width, tensor.shape[1] // TP)
-      elif "norm" in name:
-        shapes[name] = (width,)
-    self.names = list(shapes)
-    for i, shape in enumerate(shapes.values()):
-      parameter = nn.Parameter(torch.zeros(shape, dtype=torch.bfloat16), requires_grad=False)
-      parameter.weight_loader = self._sharded
-      self.register_parameter(f"p{i}", parameter)
-
-  def parameter(self, name):
-    return getattr(self, f"p{self.names.index(name)}")
-
-  def load_weights(self, weights):
-    stacked = [("qkv_proj", f"{s}_proj", s) for s in "qkv"] + [("gate_up_proj", "gate_proj", 0), ("gate_up_proj", "up_proj", 1)]
-    for name, loaded in weights:
-      for fused, part, shard in stacked:
-        if f".{part}." in name:
-          parameter = self.parameter(name.replace(part, fused))
-          parameter.weight_loader(parameter, loaded, name, shard)
-          break
-      else:
-        parameter = self.parameter(name)
-        parameter.weight_loader(parameter, loaded, name)
-
-  def _sharded(self, parameter, loaded, name, shard=None):
-    into = parameter.data
-    if shard is not None:
-      order = ["q", "k", "v"] if shard in ("q", "k", "v") else [0, 1]
-      begin = sum(self.sizes[s] for s in order[: order.index(shard)])
-      into = into.narrow(0, begin, self.sizes[shard])
-      loaded = loaded.narrow(0, self.rank * self.sizes[shard], self.sizes[shard])
-    elif "o_proj" in name or "down_proj" in name:
-      loaded = loaded.narrow(1, self.rank * into.shape[1], into.shape[1])
-    elif "embed" in name or "lm_head" in name:
-      rows = min(self.vocabulary, loaded.shape[0] - self.rank * self.vocabulary)
-      loaded = loaded.narrow(0, self.rank * self.vocabulary, rows)
-      into = into.narrow(0, 0, rows)
-    into.copy_(loaded)
-
-
 def behave(model, how):
   """Has a model load what cannot be followed ("odd"), or as it did ("")."""
   vars(model).pop("load_weights", None)
@@ -184,12 +101,47 @@ def holds(worker, other, places, said):
   return len(equal), len(pairs), same and worker.untouched(), all(bool(b.any()) for _, b in pairs)
 
 
+def hurt(worker, how):
+  """Has the second worker's SGLang fail at a place of an update."""
+  if how == "unload":
+    worker.manager.lora_refs.clear()
+  elif how == "move" and worker.rank == 1:
+    worker.manager.memory_pool.load_lora_weight_to_buffer = raises
+  elif how == "make" and worker.rank == 1:
+    for adapter in worker.manager.loras.values():
+      type(adapter)._normalize_weights, type(adapter).kept = raises, type(adapter)._normalize_weights
+  elif how == "heal" and worker.rank == 1:
+    for kind in {type(adapter) for adapter in worker.manager.loras.values()}:
+      kind._normalize_weights = kind.kept
+  elif how == "hot":  # as --speculative-token-map leaves the head of an EAGLE draft model
+    head = dict(worker.drafts[0].named_modules()).get("lm_head", worker.drafts[0])
+    name = "weight" if hasattr(head, "weight") else "head"
+    setattr(head, name, nn.Parameter(getattr(head, name).detach()[:8].clone(), requires_grad=False))
+  elif how == "odd draft":
+    behave(worker.drafts[0], "odd")
+
+
+def raises(*_, **__):
+  raise RuntimeError("no memory is left")
+
+
+def tell(worker, what, *said):
+  """What a test asks for, beside the plain engine."""
+  if what == "serve":
+    return worker.serve(*said)
+  if what == "hurt":
+    return hurt(worker, *said)
+  whole, draft, folders = said
+  named = [{n: torch.frombuffer(bytearray(b), dtype=torch.float32).view(s) for n, s, b in x} for x in (whole, draft)]
+  return sglang_served.differences(worker, *named, folders)
+
+
 def work(pipe, engine, rank, store, folder):
   """A worker process: answers the engine and the test."""
   torch.set_num_threads(1)
   if REAL:
     import sglang_real
-  worker = (sglang_real.Worker if REAL else Worker)(rank, TP, folder, store)
+  worker = (sglang_real.Worker if REAL else sglang_standins.Worker)(rank, TP, folder, store)
   other = worker.make()
   places = [p.data_ptr() for p in worker.model.parameters()]
   pipe.send((True, None))
@@ -208,17 +160,19 @@ def work(pipe, engine, rank, store, folder):
         if ready is engine:
           engine.send(worker.answer(said))
         elif said in ("balanced", "fixed"):
-          sglang._moves_experts = lambda moves=said == "balanced": moves
+          sglang.models._moves_experts = lambda moves=said == "balanced": moves
           pipe.send((True, None))
         elif said in ("asleep", "awake"):
           worker.model._buffers.pop("more", None)
-          sglang.state.unmapped = lambda tensors, name="" if said == "awake" else "model.norm.weight": name
+          sglang.worker.state.unmapped = lambda tensors, name="" if said == "awake" else "model.norm.weight": name
           pipe.send((True, None))
         elif said == "grown":
           worker.model.register_buffer("more", torch.zeros(1))
           pipe.send((True, None))
         elif said == "joined?":
-          pipe.send((True, any(own._link is not None for own in sglang._workers.values())))
+          pipe.send((True, any(own._link is not None for own in sglang.worker._workers.values())))
+        elif isinstance(said, tuple):
+          pipe.send((True, tell(worker, *said)))
         elif isinstance(said, str):
           behave(worker.model, said)
           pipe.send((True, None))
@@ -237,7 +191,7 @@ def make(rank, store, engine, folder):
   for layer in module.model.layers:
     fully_shard(layer, mesh=mesh)
   fully_shard(module, mesh=mesh)
-  state = types.SimpleNamespace(rank=rank, module=module, trainer=None, at=lambda _: None)
+  state = types.SimpleNamespace(rank=rank, module=module, mesh=mesh, more={}, trainer=None, at=lambda _: None)
   state.engine = engine_of(engine, folder) if rank == 0 else None
   return state
 
@@ -266,6 +220,64 @@ def start(state, options, other=None):
   options = {"engine": state.engine, "deadline": 30.0, "on_phase": lambda phase: state.at(phase)} | options
   state.trainer = Trainer(reshard.of_dtensors(tensors), tensors, rank=state.rank, size=2, **options)
   return state.trainer.version
+
+
+def start_serving(state, options, kind, adapters, changed):
+  """Joins with a draft model of a kind and adapters, as DTensors.
+
+  changed  {name: another shape, or None to leave it out}, of the factors and of the draft model; configs: {key: config}
+  """
+  from reshard.sglang import Adapter, Draft, Trainer
+
+  config = state.module.config
+  shapes = {key: sglang_served.factor_shapes(key, config) for key in adapters}
+  shapes["draft"] = sglang_served.draft_shapes(kind, config) if kind else {}
+  configs = changed.pop("configs", {})
+  for name, shape in changed.items():
+    (key,) = [key for key in shapes if f".{key}" in name or (key == "draft" and name.startswith("draft:"))]
+    shapes[key].pop(name.removeprefix("draft:"), None)
+    if shape is not None:
+      shapes[key][name.removeprefix("draft:")] = shape
+  state.more = {
+    key: {n: distribute_tensor(torch.zeros(s), state.mesh, [Shard(0)]) for n, s in held.items()} for key, held in shapes.items()
+  }
+  train_more(state, 0)
+  tensors = dict(state.module.named_parameters())
+  for key in adapters:
+    tensors |= state.more[key]
+  if kind:
+    options |= {"draft": Draft(reshard.of_dtensors(state.more["draft"]), state.more["draft"])}
+  if adapters:
+    said = {key: configs.get(key, sglang_served.ADAPTERS[key][1]) for key in adapters}
+    options |= {"adapters": {key: Adapter(sglang_served.ADAPTERS[key][0], said[key]) for key in adapters}}
+  state.trainer = Trainer(
+    reshard.of_dtensors(tensors), tensors, engine=state.engine, rank=state.rank, size=2, deadline=30.0, verify=True,
+    on_phase=lambda phase: state.at(phase), **options,
+  )  # fmt: skip
+  return state.trainer.version
+
+
+def train_more(state, seed, root=None):
+  """New values of the factors and the draft model; rank 0 writes the adapters into folders. The draft model's, whole."""
+  whole = {}
+  for i, (key, held) in enumerate(state.more.items()):
+    whole[key] = sglang_served.values({n: tuple(t.shape) for n, t in held.items()}, 100 * seed + i)
+    for name, tensor in held.items():
+      tensor.to_local().copy_(distribute_tensor(whole[key][name], state.mesh, [Shard(0)]).to_local())
+    if root is not None and state.rank == 0 and key in sglang_served.ADAPTERS:
+      sglang_served.write(f"{root}/{sglang_served.ADAPTERS[key][0]}", key, whole[key])
+  dist.barrier()
+  return [(n, tuple(t.shape), t.numpy().tobytes()) for n, t in whole.get("draft", {}).items()]
+
+
+def fails_at(state, phase):
+  """Has the next update of this rank fail in a phase; None: no more."""
+
+  def at(now):
+    if now == phase:
+      raise RuntimeError("the trainer has had enough")
+
+  state.at = at
 
 
 def start_merging(state):
@@ -358,6 +370,31 @@ def page(state, code):
   exec(code, given)
   given["trainer"].close()
   return trained[-1]
+
+
+def at(state):
+  return state.trainer.version
+
+
+def told(state):
+  """The version that the engine was told, of rank 0; None if it is a stand-in."""
+  if not REAL:
+    return None
+  from sglang.srt.runtime_context import get_serving
+
+  return get_serving().weight_version
+
+
+def page_of_adapters(state, code):
+  """Runs the second program of the page, with what start_serving() made."""
+  tensors = dict(state.module.named_parameters()) | state.more["default"]
+  draft = state.more["draft"]
+  given = {
+    "reshard": reshard, "layout": reshard.of_dtensors(tensors), "tensors": tensors, "engine": state.engine, "rank": state.rank,
+    "size": 2, "config": sglang_served.ADAPTERS["default"][1], "draft_layout": reshard.of_dtensors(draft), "draft_tensors": draft,
+  }  # fmt: skip
+  exec(code, given)
+  state.trainer = given["trainer"]
 
 
 def calls(state):

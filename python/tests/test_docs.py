@@ -120,10 +120,12 @@ def train():
   *adapters, merging, block, modules = blocks_of("lora.md")
   printed = runs("lora.md", [block, "print(theirs['x.weight'].unique(), tensors['x.weight'].unique())"], tmp_path, prelude)
   assert printed.split() == ["tensor([13.])", "tensor([1.])"]  # 1 + 4 / 2 * (2 ranks of 3)
-  trainer = pytest.importorskip("reshard.vllm")
   for name, positional, keywords in calls_in([*adapters, merging, modules]):
-    if name == "reshard.vllm.Trainer":
-      inspect.signature(trainer.Trainer).bind(*[None] * positional, **dict.fromkeys(keywords))
+    if name in ("reshard.vllm.Trainer", "reshard.sglang.Trainer"):
+      made = importlib.import_module(name.rpartition(".")[0]).Trainer
+      inspect.signature(made).bind(*[None] * positional, **dict.fromkeys(keywords))
+    elif name == "reshard.sglang.Adapter":
+      inspect.signature(importlib.import_module("reshard.sglang").Adapter).bind(*[None] * positional)
     elif name == "reshard.lora.of_modules":
       inspect.signature(importlib.import_module("reshard.lora").of_modules).bind(*[None] * positional)
 

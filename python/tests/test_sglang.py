@@ -5,78 +5,24 @@ trainer's tensors, in the parameters that they had, after every update and no fa
 SGLang's own code for updates and its Llama are used where they are installed, else a stand-in
 (`sglang_process`). Trainers are real."""
 
+import importlib
 import json
-import multiprocessing
-import os
 import pathlib
 import re
 import types
 
 import pytest
 import sglang_process
+import sglang_served
 import torch
-from frameworks import Workers
-from ranks import TIMEOUT
+from sglang_world import Served, World
 from torch_models import small_model
 
 import reshard
-from reshard import sglang
+from reshard import lora, sglang
+from reshard.sglang import client
 
 PAGE = pathlib.Path(__file__).parents[2] / "docs/sglang.md"
-
-
-class World:
-  """Two trainers under FSDP2, and an engine of two workers."""
-
-  def __init__(self, folder):
-    config = small_model().config
-    config.architectures = ["LlamaForCausalLM"]
-    config.save_pretrained(folder / "model")
-    context = multiprocessing.get_context("spawn")
-    self.tests, engine, self.workers = [], [], []
-    for rank in range(sglang_process.TP):
-      (test, mine), (handle, its) = context.Pipe(), context.Pipe()
-      arguments = (mine, its, rank, folder / "engine", folder / "model")
-      self.workers.append(context.Process(target=sglang_process.work, args=arguments, daemon=True))
-      self.workers[-1].start()
-      self.tests.append(test)
-      engine.append(handle)
-    common = {"store": folder / "trainer", "folder": folder / "model"}
-    options = [{"rank": rank, "engine": engine if rank == 0 else None} | common for rank in (0, 1)]
-    self.trainers = Workers("sglang_process", options)
-    assert all(fine for fine, _ in map(self.answer, self.tests))
-
-  def answer(self, pipe):
-    assert pipe.poll(3 * TIMEOUT), "a worker of the engine hangs"
-    return pipe.recv()
-
-  def holds(self, whole):
-    """Asserts what the workers hold, and in their own parameters."""
-    for pipe in self.tests:
-      pipe.send(whole)
-    for fine, result in map(self.answer, self.tests):
-      assert fine, result
-      equal, all_of_them, same, filled = result
-      assert equal == all_of_them and same and filled
-
-  def behave(self, how):
-    for pipe in self.tests:
-      pipe.send(how)
-    assert all(fine for fine, _ in map(self.answer, self.tests))
-
-  def joined(self):
-    """Whether each worker of the engine is in a trainer's group."""
-    for pipe in self.tests:
-      pipe.send("joined?")
-    return [result for _, result in map(self.answer, self.tests)]
-
-  def close(self):
-    for pipe in self.tests:
-      pipe.send(None)
-    self.trainers.close()
-    for process in self.workers:
-      process.join(TIMEOUT)
-      process.kill()
 
 
 @pytest.fixture(scope="module")
@@ -213,8 +159,12 @@ def test_an_engine_that_is_not_what_it_was_keeps_its_weights(world, how, why):
   world.trainers.call([0, 1], "close")
 
 
+def programs():
+  return re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL)
+
+
 def test_the_program_of_the_page_updates_the_engine(world):
-  (code,) = re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL)
+  code, _ = programs()
   whole, same = world.trainers.call([0, 1], "page", code)
   assert whole == same
   world.holds(whole)
@@ -227,15 +177,20 @@ def test_the_client_raises_what_the_engine_says():
     def begin_weight_update(self, selector):
       return False, "no memory"
 
-  client = sglang.EngineClient(Refuses())
-  assert client.get_world_size() == 8 and sglang.EngineClient(None, 3).get_world_size() == 3
+  made = sglang.EngineClient(Refuses())
+  assert made.get_world_size() == 8 and sglang.EngineClient(None, 3).get_world_size() == 3
   with pytest.raises(RuntimeError, match="SGLang: no memory"):
-    client.start_weight_update()
+    made.start_weight_update()
   Refuses.server_args.dp_size = 2
   with pytest.raises(reshard.UnsupportedError, match="dp_size"):
-    client.get_world_size()
+    made.get_world_size()
   with pytest.raises(ValueError, match="pause="):
     sglang.Trainer(None, {}, engine=Refuses(), pause="wait")
+  with pytest.raises(ValueError, match="adapters= of 'default': a reshard.sglang.Adapter, not "):
+    sglang.Trainer(None, {}, engine=Refuses(), adapters={"default": lora.Adapter("/dev/shm/policy")})
+  twice = dict.fromkeys("ab", sglang.Adapter("policy"))
+  with pytest.raises(ValueError, match="adapters= names 'policy' twice"):
+    sglang.Trainer(None, {}, engine=Refuses(), adapters=twice)
 
 
 def test_the_loader_takes_only_what_a_trainer_sends(caplog):
@@ -249,8 +204,212 @@ def test_the_loader_takes_only_what_a_trainer_sends(caplog):
 
 def test_the_line_of_the_page_names_the_loader():
   (path,) = set(re.findall(r"--custom-weight-loader (\S+)$", PAGE.read_text(), re.MULTILINE))
-  assert path == sglang.LOADER == f"{sglang.load.__module__}.{sglang.load.__name__}"
-  assert os.path.basename(sglang.__file__) == "sglang.py"
+  module, _, function = path.rpartition(".")  # SGLang's dynamic_import
+  assert path == client.LOADER and getattr(importlib.import_module(module), function) is sglang.load
+
+
+@pytest.fixture
+def served(world, tmp_path):
+  made = []
+
+  def make(*arguments, **named):
+    made.append(Served(world, tmp_path, *arguments, **named))
+    return made[-1]
+
+  yield make
+  for one in made:
+    one.close()
+
+
+def test_adapters_and_weights_are_one_version(served):
+  it = served(adapters=("default", "second"))
+  it.holds()
+  it.start(only=[lora.NAMES])
+  for seed in (1, 2):
+    _, _, it.folders = it.train(seed)
+    small = it.update()
+    it.holds()
+  it.world.trainers.call([0, 1], "close")
+  it.start()
+  for seed in (3, 4):
+    it.whole, _, it.folders = it.train(seed)
+    large = it.update()
+    it.holds()
+    version, _ = it.world.trainers.call([0, 1], "at")
+    assert it.world.trainers.call([0], "told") == [str(version) if sglang_process.REAL else None]
+  assert 0 < small < large
+  # A closed trainer leaves what it has brought; the engine's next request reads nothing of older files.
+  it.world.trainers.call([0, 1], "close")
+  it.holds()
+
+
+def test_the_page_s_program_of_adapters_and_draft_models_updates_both(served):
+  it = served("eagle")
+  it.start()
+  it.whole, it.draft, it.folders = it.train(6)
+  it.world.trainers.call([0, 1], "close")
+  it.world.trainers.call([0, 1], "page_of_adapters", programs()[1])
+  it.holds()
+
+
+def test_one_of_several_adapters_is_updated_alone(served):
+  it = served(adapters=("default", "second"))
+  it.start(only=["*.default.*"])
+  new = it.train(5)[2]
+  it.update()
+  it.folders = {"policy": new["policy"], "critic": it.folders["critic"]}
+  it.holds()
+
+
+BASE = "base_model.model.model.layers.1.self_attn"
+
+
+@pytest.mark.parametrize(
+  "why, changed, config",
+  [
+    ("rank 9, the engine takes at most 8", "ranks", {"r": 9}),
+    ("has rank 4, the config of the adapter 'policy' says 3", {}, {"r": 3}),
+    ("has rank 3, the config of the adapter 'policy' says 4", {f"{BASE}.q_proj.lora_A.default.weight": (3, 24)}, {}),
+    ("use_rslora or alpha_pattern", {}, {"use_rslora": True}),
+    ("use_rslora or alpha_pattern", {}, {"alpha_pattern": {"o_proj": 5}}),
+    ("has modules", {}, {"target_modules": ["q_proj", "router"]}),
+    ("SGLang takes a list", {}, {"target_modules": ".*_proj"}),
+    ("has no target_modules", {}, {"target_modules": None}),
+    ("does not match weight", {f"{BASE}.o_proj.lora_B.default.weight": (23, 4)}, {}),
+    ("refuses the adapter 'policy'", {f"{BASE}.{x}_proj.lora_{k}.default.weight": None for x in "kv" for k in "AB"}, {}),
+    ("SGLang would drop", {"base_model.model.lm_head.lora_A.default.weight": (4, 24), "base_model.model.lm_head.lora_B.default.weight": (101, 4)}, {}),
+    ("refuses the adapter 'policy'", {f"{BASE.replace('1', '7')}.o_proj.lora_A.default.weight": (4, 24)}, {}),
+    ("no such module has adapters", {f"{BASE}.other.o_proj.lora_A.default.weight": (4, 24), f"{BASE}.other.o_proj.lora_B.default.weight": (24, 4)}, {}),
+    ("into one buffer", {"base_model.model.tower.layers.1.self_attn.o_proj.lora_A.default.weight": (4, 24)}, {}),
+  ],
+)  # fmt: skip
+def test_an_adapter_that_does_not_fit_is_refused_before_anything_changes(served, why, changed, config):
+  it = served()
+  said = {key: value for key, value in (sglang_served.ADAPTERS["default"][1] | config).items() if value is not None}
+  if changed == "ranks":
+    changed = {n: tuple(9 if i == 4 else i for i in s) for n, s in sglang_served.factor_shapes("default", small_model().config).items()}
+  it.refused(why, changed | {"configs": {"default": said}}, only=[lora.NAMES])
+  it.holds()
+
+
+def test_an_engine_without_the_adapter_refuses_it(served):
+  plain = served("eagle", adapters=())
+  plain.refused("takes no adapters", kind="")
+  other = served(adapters=("second",))
+  other.adapters = {"policy": "default"}
+  other.refused("has not loaded the adapter 'policy'; its adapters are 'critic'")
+
+
+@pytest.mark.parametrize("how, why", [("unload", "has unloaded the adapter 'policy'"), ("make", "no memory is left")])
+def test_an_engine_that_does_not_take_new_factors_keeps_all_of_the_old_version(served, how, why):
+  it = served()
+  it.start()
+  it.whole, _, it.folders = it.train(11)
+  it.update()
+  it.train(12)
+  it.tell("hurt", how)
+  it.world.trainers.ask([0, 1], "update")
+  answers = it.world.trainers.answers([0, 1])
+  if how == "make":
+    it.tell("hurt", "heal")
+    it.holds()
+    it.start()
+    it.whole, _, it.folders = it.train(13)
+    it.update()
+    it.holds()
+  assert all(not fine and why in error[1] for fine, error in answers), answers
+
+
+def test_a_trainer_that_fails_leaves_adapters_and_draft_models_as_they_are(served):
+  it = served("eagle")
+  it.start()
+  it.whole, it.draft, it.folders = it.train(14)
+  it.update()
+  for phase in ("transfer", "check"):
+    it.train(15)
+    it.world.trainers.call([1], "fails_at", phase)
+    it.world.trainers.ask([0, 1], "update")
+    answers = it.world.trainers.answers([0, 1])
+    assert all(not fine and "had enough" in error[1] for fine, error in answers), answers
+    it.holds()
+    it.world.trainers.call([1], "fails_at", None)
+    it.start()
+  it.whole, it.draft, it.folders = it.train(16)
+  it.update()
+  it.holds()
+
+
+def test_factors_that_cannot_be_put_into_their_slots_tear_the_engine(served):
+  it = served()
+  it.start()
+  it.train(17)
+  it.tell("hurt", "move")
+  it.world.trainers.ask([0, 1], "update")
+  answers = it.world.trainers.answers([0, 1])
+  assert all(not fine and "could not be loaded" in error[1] for fine, error in answers), answers
+  assert it.world.joined() == [False, False]
+
+
+KINDS = sglang_served.DRAFTS if sglang_process.REAL else ("eagle",)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_draft_model_and_its_target_are_one_version(served, kind):
+  it = served(kind, adapters=())
+  it.start()
+  it.world.trainers.call([0], "calls")
+  for seed in (21, 22):
+    it.whole, it.draft, _ = it.train(seed)
+    together = it.update()
+    it.holds()
+  assert it.world.trainers.call([0], "calls")[0] == [("begin", "all"), ("reshard.update", True), ("end",)] * 2
+  it.world.trainers.call([0, 1], "close")
+  it.start(only=["model.*", "lm_head.*"], route="local")
+  it.whole, _, _ = it.train(23)
+  alone = it.update()
+  it.holds()
+  it.world.trainers.call([0, 1], "close")
+  it.start(only=["draft:*"], route="local")
+  it.draft = it.train(24)[1]
+  own = it.update()
+  it.holds()
+  assert together == alone + own and own > 0
+
+
+def test_a_trainer_without_a_draft_model_leaves_it_as_it_is(served):
+  it = served(KINDS[0], adapters=("default",))
+  it.start()
+  it.whole, it.draft, it.folders = it.train(25)
+  it.update()
+  it.world.trainers.call([0, 1], "close")
+  it.kind = ""
+  it.start()
+  it.whole, _, it.folders = it.train(26)
+  it.update()
+  it.holds()
+
+
+@pytest.mark.parametrize(
+  "why, changed, how",
+  [
+    ("takes none of the trainer's tensors for '", {"draft:fc.weight": None}, None),
+    ("refuses the trainer's tensors", {"draft:fc.weight": (40, 40)}, None),
+    ("takes none of the trainer's tensors for '", {}, "hot"),  # --speculative-token-map copies rows of the head
+    ("the draft model shares ", {}, "odd draft"),
+    *([("the draft model shares ", {"draft:d2t": (sglang_served.HOT,)}, "eagle3")] if sglang_process.REAL else []),
+  ],
+)
+def test_a_draft_model_that_does_not_fit_is_refused_before_anything_changes(served, why, changed, how):
+  it = served(how if how in KINDS else "eagle", adapters=())
+  if how is not None:
+    it.tell("hurt", how)
+  it.refused(why, changed)
+  if how not in ("hot", "odd draft"):
+    it.holds()
+
+
+def test_an_engine_without_a_draft_model_refuses_one(served):
+  served("none", adapters=()).refused("the engine has none with weights", kind="eagle")
 
 
 def test_a_trainer_that_dies_leaves_the_old_weights_and_a_working_engine(world):
