@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Kills ranks of real refits with SIGKILL and reports how the others ended.
 
-  tests/faults/kill_runs.py PROGRAM [--runs 200] [--backends shm,ucx,gloo,openmpi,mpich] [--seed 0]
+  tests/faults/kill_runs.py PROGRAM [--runs 200] [--backends shm,ucx,gloo,openmpi,mpich] [--seed 0] [--model CONFIG]
 
 Each run is `reshard run` over processes, sources on ranks 0 and 1, targets on ranks 2 and 3, which quantise
 or do not. The seed decides that, and who dies and when: at a named point (before the refit is prepared, as
@@ -57,8 +57,8 @@ class Outcome:
   faults: list
 
 
-def command(program, backend, target):
-  work = [program, "run", "--model", str(MODEL), "--from", FROM, "--to", target, *WORK]
+def command(program, backend, model, target):
+  work = [program, "run", "--model", str(model), "--from", FROM, "--to", target, *WORK]
   work += ["--deadline", str(DEADLINE_SECONDS)]
   if backend in LAUNCHERS:
     return [*LAUNCHERS[backend], "-n", str(RANKS), *work, "--transport", "mpi"]
@@ -203,8 +203,8 @@ def clean_seconds(argv):
   return time.monotonic() - begin
 
 
-def runs_of(program, backend, count, seed):
-  jobs = [command(program, backend, target) for target in TARGETS]
+def runs_of(program, backend, model, count, seed):
+  jobs = [command(program, backend, model, target) for target in TARGETS]
   whole = [max(clean_seconds(argv) for _ in range(2)) for argv in jobs]
   for i in range(count):
     rng = random.Random(f"{seed}/{backend}/{i}")
@@ -233,6 +233,7 @@ def main(arguments):
   parser.add_argument("--runs", type=int, default=200)
   parser.add_argument("--backends", default=",".join(BACKENDS))
   parser.add_argument("--seed", type=int, default=0)
+  parser.add_argument("--model", type=pathlib.Path, default=MODEL)
   chosen = parser.parse_args(arguments)
   rows, bad = [], 0
   for backend in chosen.backends.split(","):
@@ -240,7 +241,7 @@ def main(arguments):
       print(f"skipped {backend}: {why}", flush=True)
       continue
     outcomes = []
-    for i, outcome in runs_of(chosen.program, backend, chosen.runs, chosen.seed):
+    for i, outcome in runs_of(chosen.program, backend, chosen.model, chosen.runs, chosen.seed):
       outcomes.append(outcome)
       for fault in outcome.faults:
         bad += 1
