@@ -8,6 +8,7 @@
 #include <random>
 #include <tuple>
 
+#include "reshard/base/hash.h"
 #include "reshard/transform/convert.h"
 #include "reshard/transform/quantise.h"
 
@@ -34,18 +35,17 @@ float read_f32(const std::byte* at) {
 
 void run_piece(const SlowRank& r, const ProgramPiece& piece) {
   const bool converts = piece.conversion.converts();
-  const int from = converts ? bits(piece.conversion.from.dtype) / 8 : 1;
-  const int to = converts ? bits(piece.conversion.to.dtype) / 8 : 1;
+  const int from = bits(piece.conversion.from.dtype) / 8;
+  const int to = bits(piece.conversion.to.dtype) / 8;
   for_each_run(piece.copy, [&](Index src, Index dst, Index bytes) {
-    for (Index i = 0; i < bytes / to; ++i) {
-      const std::byte* const in = r.at({piece.src, src + i * from});
-      std::byte* const out = r.at({piece.dst, dst + i * to});
-      if (converts) {
-        convert_values(piece.conversion, in, out, 1);
-      } else {
-        *out = *in;
-      }
+    const std::byte* const in = r.at({piece.src, src});
+    std::byte* const out = r.at({piece.dst, dst});
+    if (!converts) {
+      std::copy_n(in, bytes, out);
+      return;
     }
+    for (Index i = 0; i < bytes / to; ++i)
+      convert_values(piece.conversion, in + i * from, out + i * to, 1);
   });
 }
 
@@ -129,8 +129,9 @@ class SlowGroup {
 
  private:
   void spoil(Bytes& bytes) {
-    for (std::size_t i = 0; i < bytes.size(); i += sizeof(std::uint64_t)) {
-      const std::uint64_t garbage = random_();
+    std::uint64_t garbage = random_();
+    for (std::size_t i = 0; i < bytes.size(); i += sizeof garbage) {
+      garbage = mix64(garbage);
       std::memcpy(bytes.data() + i, &garbage, std::min(sizeof garbage, bytes.size() - i));
     }
   }

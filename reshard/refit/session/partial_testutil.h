@@ -80,24 +80,24 @@ struct PartialJob {
 inline Index wrong_after_part(const OracleSide& oracle, const RankBuffers& now, std::byte before,
                               const std::vector<bool>& delivered, std::span<const Rank> ranks) {
   Index wrong = 0;
-  const auto check = [&](const std::byte* is, const std::byte* right, Index begin, Index end,
-                         bool old, bool fresh) {
-    for (Index i = begin; i < end; ++i)
-      wrong += !((old && is[i] == before) || (fresh && is[i] == right[i]));
+  const auto check_all = [&](const std::byte* is, const std::byte* right, Index bytes) {
+    for (Index i = 0; i < bytes; ++i) wrong += is[i] != before && is[i] != right[i];
   };
   const auto check_elements = [&](const ModelLayout& values, SlotId slot, SlotId stored, Rank r) {
     const Index width = bits(now.layout().slot(stored).dtype);
     const std::byte *const is = now.at(r, stored), *const right = oracle.stored->at(r, stored);
-    for (const Fragment& f : values.local(slot, r).fragments)
+    for (const Fragment& f : values.local(slot, r).fragments) {
+      const bool fresh = delivered[f.tensor.index()];
       for_each_element(values.model(), f, [&](Index, Index local) {
-        const bool fresh = delivered[f.tensor.index()];
-        check(is, right, local * width / 8, (local * width + width + 7) / 8, !fresh, fresh);
+        for (Index i = local * width / 8; i < (local * width + width + 7) / 8; ++i)
+          wrong += is[i] != (fresh ? right[i] : before);
       });
+    }
   };
   const ModelLayout& values = *oracle.side().values();
   for (const Rank r : ranks) {
     for (const SlotId slot : now.layout().slots_of(r))
-      check(now.at(r, slot), oracle.stored->at(r, slot), 0, now.bytes(r, slot), true, true);
+      check_all(now.at(r, slot), oracle.stored->at(r, slot), now.bytes(r, slot));
     if (oracle.quantised == nullptr) {
       for (const SlotId slot : values.slots_of(r)) check_elements(values, slot, slot, r);
       continue;

@@ -3,6 +3,9 @@
 
 #include <cmath>
 #include <cstring>
+#include <map>
+#include <utility>
+#include <vector>
 
 #include "reshard/base/check.h"
 #include "reshard/base/hash.h"
@@ -17,32 +20,46 @@
 namespace reshard {
 namespace {
 
-float value_of(TensorId id, Index element, std::int64_t version) {
-  const auto of = [](std::int64_t a, std::int64_t b, std::int64_t c) {
-    return mix64(static_cast<std::uint64_t>(a) * 0x9e3779b97f4a7c15 +
-                 (static_cast<std::uint64_t>(b) << 20) + static_cast<std::uint64_t>(c));
+/// A canonical tensor at a version, row-major, as `dtype` stores it: runs of 37 elements of one
+/// magnitude, some of zeros.
+std::vector<std::byte> tensor_values(TensorId id, Index elements, DType dtype,
+                                     std::int64_t version) {
+  const auto random_of = [&](Index i) {
+    return mix64(static_cast<std::uint64_t>(id.value()) * 0x9e3779b97f4a7c15 +
+                 (static_cast<std::uint64_t>(i) << 20) + static_cast<std::uint64_t>(version));
   };
-  // Runs of 37 elements of one magnitude, some of them zeros.
-  const std::uint64_t run = of(id.value(), element / 37, version);
-  if (run % 11 == 0) return 0;
-  const std::uint64_t random = of(id.value(), element + 7, version);
-  const float unit = static_cast<float>(random % 8191) / 4096 - 1;
-  return std::ldexp(unit, static_cast<int>(run % 9) - 4);
+  std::vector<float> values(static_cast<std::size_t>(elements));
+  float magnitude = 0;
+  for (Index element = 0; element < elements; ++element) {
+    if (element % 37 == 0) {
+      const std::uint64_t run = random_of(element / 37);
+      magnitude = run % 11 == 0 ? 0 : std::ldexp(1.0F, static_cast<int>(run % 9) - 4);
+    }
+    const float unit = static_cast<float>(random_of(element + 7) % 8191) / 4096 - 1;
+    values[static_cast<std::size_t>(element)] = magnitude == 0 ? 0 : unit * magnitude;
+  }
+  std::vector<std::byte> stored(static_cast<std::size_t>(elements * bits(dtype) / 8));
+  convert_values({{DType::f32}, {dtype}}, reinterpret_cast<const std::byte*>(values.data()),
+                 stored.data(), elements);
+  return stored;
 }
 
 void fill_plain(const RankBuffers& values, std::int64_t version) {
   const ModelLayout& layout = values.layout();
+  std::map<std::pair<TensorId, DType>, std::vector<std::byte>> tensors;
   for (const Rank r : values.ranks())
     for (const SlotId slot : layout.slots_of(r))
       for (const Fragment& fragment : layout.local(slot, r).fragments) {
         const DType dtype = layout.slot(slot).dtype;
         const Index width = bits(dtype) / 8;
-        std::byte* const memory = values.at(r, slot);
-        for_each_element(layout.model(), fragment, [&](Index element, Index local) {
-          const float value = value_of(fragment.tensor, element, version);
-          std::byte raw[4];
-          std::memcpy(raw, &value, sizeof raw);
-          convert_values({{DType::f32}, {dtype}}, raw, memory + local * width, 1);
+        std::vector<std::byte>& tensor = tensors[{fragment.tensor, dtype}];
+        if (tensor.empty())
+          tensor = tensor_values(fragment.tensor, volume(layout.model()[fragment.tensor].shape),
+                                 dtype, version);
+        const std::byte* const from = tensor.data();
+        std::byte* const to = values.at(r, slot);
+        for_each_element(layout.model(), fragment, [=](Index element, Index local) {
+          std::memcpy(to + local * width, from + element * width, static_cast<std::size_t>(width));
         });
       }
 }
