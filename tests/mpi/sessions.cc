@@ -11,10 +11,10 @@ namespace reshard {
 namespace {
 
 class MpiSessions : public testing::TestWithParam<std::tuple<Buffering, RefitPath>> {};
-INSTANTIATE_TEST_SUITE_P(Ways, MpiSessions,
-                         testing::Combine(testing::Values(Buffering::in_place, Buffering::doubled),
-                                          testing::Values(RefitPath::automatic,
-                                                          RefitPath::message)));
+INSTANTIATE_TEST_SUITE_P(
+    Ways, MpiSessions,
+    testing::ValuesIn(combinations(std::vector{Buffering::in_place, Buffering::doubled},
+                                   std::vector{RefitPath::automatic, RefitPath::message}, 2)));
 
 TEST_P(MpiSessions, refit_many_versions) {
   const auto [buffering, path] = GetParam();
@@ -50,14 +50,17 @@ TEST_P(MpiQuantised, hold_what_the_oracle_says) {
   EXPECT_EQ(outcome(ended), "");
 }
 
-class MpiQuantisedSteady : public testing::TestWithParam<quantised::Way> {};
-INSTANTIATE_TEST_SUITE_P(Ways, MpiQuantisedSteady, testing::ValuesIn(quantised::few_fault_ways()));
+class MpiQuantisedSteady : public testing::TestWithParam<std::tuple<quantised::Way, int>> {};
+INSTANTIATE_TEST_SUITE_P(Ways, MpiQuantisedSteady,
+                         testing::ValuesIn(combinations(quantised::few_fault_ways(),
+                                                        std::vector{many_refits()}, 2, 1)));
 
 TEST_P(MpiQuantisedSteady, refits_grow_nothing) {
+  const auto& [way, refits] = GetParam();
   const quantised::Case c = quantised::small_case();
   const quantised::ChangingModel model(c);
-  const auto ended = run_launched(c.ranks, [&](RankEnds& ends) {
-    quantised::refit_often(ends, model, GetParam(), many_refits(), true);
+  const auto ended = run_launched(c.ranks, [&, &way = way, refits = refits](RankEnds& ends) {
+    quantised::refit_often(ends, model, way, refits, true);
   });
   EXPECT_EQ(outcome(ended), "");
 }
