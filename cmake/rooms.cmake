@@ -46,7 +46,6 @@ function(reshard_room name)
   if(utils)
     add_library(${target}_testutil STATIC ${utils})
     target_link_libraries(${target}_testutil PUBLIC ${target} rapidcheck PRIVATE reshard_flags)
-    reshard_compile_as_test(${target}_testutil)
   endif()
   if(tests)
     reshard_test(${target}_tests FILES ${tests} LIBS ${target} LABELS unit)
@@ -76,7 +75,7 @@ function(reshard_unity target)
 endfunction()
 
 # reshard_compile_as_test(<target>): less optimisation than the product, because compiling tests takes longer than running
-# them. The last -O counts.
+# them. Not for *_testutil.cc, whose references and emulated kernels run longer. The last -O counts.
 function(reshard_compile_as_test target)
   target_compile_options(${target} PRIVATE $<$<CONFIG:Release>:-O1>)
 endfunction()
