@@ -101,7 +101,7 @@ vllm-test: build python ## with vLLM itself: update running engines; compare wha
 
 # Opt-in, with the environment of vllm-test.
 .PHONY: models-test
-models-test: build python ## prove every layout card that ships anew, with small models of each class in transformers, vLLM and SGLang
+models-test: build python ## prove every layout card that ships anew, with small models of each class in transformers, vLLM, SGLang and Megatron
 	@$(BUILD)/venv/bin/python -m reshard.learn transformers examples/cards/transformers --check
 	@RESHARD_ALL_MODELS=1 RESHARD_BIN=$(abspath $(PROGRAM)) $(BUILD)/venv/bin/python -m pytest -q --no-header \
 	  -p no:cacheprovider python/tests/test_module_cards.py -k comes_back
@@ -112,6 +112,9 @@ models-test: build python ## prove every layout card that ships anew, with small
 	@tools/python_env.sh $(BUILD)/frameworks-venv python/tests/requirements-frameworks.txt
 	@$(BUILD)/frameworks-venv/bin/python -m pip --quiet install --no-deps --no-index --force-reinstall $(BUILD)/wheels/*.whl
 	@$(BUILD)/frameworks-venv/bin/python -m reshard.learn sglang examples/cards/sglang --check
+	@$(BUILD)/venv/bin/python -m pip --quiet install --no-deps --no-compile --upgrade --ignore-requires-python \
+	  --target $(BUILD)/bridge --requirement tests/megatron/requirements-bridge.txt
+	@PYTHONPATH=$(abspath $(BUILD)/bridge) $(BUILD)/venv/bin/python -m reshard.learn megatron examples/cards/megatron --check
 
 # Opt-in: its environment takes 2.9 GB.
 .PHONY: frameworks-test

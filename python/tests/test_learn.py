@@ -15,8 +15,9 @@ safetensors_torch = pytest.importorskip("safetensors.torch")
 import reshard  # noqa: E402
 from reshard import learn  # noqa: E402
 from reshard.learn import NoCard, card_text, engines, vllm_parallel  # noqa: E402
-from reshard.learn.evidence import Sight, Unfit  # noqa: E402
+from reshard.learn.evidence import Held, Piece, Sight, Unfit  # noqa: E402
 from reshard.learn.terms import Terms  # noqa: E402
+from reshard.learn.turns import Turns, straightened, turns_of  # noqa: E402
 
 BF16 = torch.bfloat16
 CONFIGS = [
@@ -324,3 +325,43 @@ def test_expressions_are_those_of_all_models():
     terms.of([64, 64], [128, 100])
   with pytest.raises(Unfit, match="no expression of the config gives 7, 11"):
     terms.of([7, 11], [70, 99])
+
+
+def held_of(rows, pieces):
+  """A local tensor of (tensor, first row, last row, place) in order."""
+  boxes = [Piece(name, (begin, 0), (end, 5), (at, 0), (0, 1)) for name, begin, end, at in pieces]
+  return Held("w", "BF16", (rows, 5), tuple(boxes), "identity", ())
+
+
+def placed(held):
+  return [(p.tensor, p.begin[0], p.end[0], p.at[0]) for p in held.pieces]
+
+
+def test_parts_that_take_turns_are_put_one_after_the_other():
+  whole = held_of(6, [("q", 0, 1, 0), ("q", 1, 2, 1), ("k", 0, 1, 2), ("q", 2, 4, 3), ("k", 1, 2, 5)])
+  found = turns_of(whole)
+  assert found == Turns(2, (2, 1))
+  assert placed(straightened(whole, found)) == [("q", 0, 4, 0), ("k", 0, 2, 4)]
+  rank = held_of(3, [("q", 2, 4, 0), ("k", 1, 2, 2)])
+  assert placed(straightened(rank, found)) == [("q", 2, 4, 0), ("k", 1, 2, 2)]
+  assert straightened(held_of(2, [("q", 2, 4, 0)]), found) is None  # not a whole turn
+
+
+def test_queries_and_gates_of_a_tensor_take_turns():
+  # By head, the tensor has a query, then a gate; a turn has two queries, two gates and a key.
+  rows = [("q", 0), ("q", 2), ("q", 1), ("q", 3), ("k", 0), ("q", 4), ("q", 6), ("q", 5), ("q", 7), ("k", 1)]
+  whole = held_of(10, [(name, row, row + 1, at) for at, (name, row) in enumerate(rows)])
+  found = turns_of(whole)
+  assert found == Turns(2, (2, 2, 1))
+  straight = placed(straightened(whole, found))
+  assert [begin for name, begin, _, _ in straight if name == "q"] == [0, 2, 4, 6, 1, 3, 5, 7]
+  assert straight[-1] == ("k", 0, 2, 8)
+
+
+@pytest.mark.parametrize("pieces", [
+  [("gate", 0, 3, 0), ("up", 0, 3, 3)],
+  [("w", 0, 3, 0), ("w", 3, 6, 3)],
+  [("a", 0, 2, 0), ("b", 0, 1, 2), ("a", 2, 3, 3), ("b", 1, 3, 4)],
+])  # fmt: skip
+def test_parts_that_are_stacked_take_no_turns(pieces):
+  assert turns_of(held_of(6, pieces)) is None

@@ -28,7 +28,7 @@ from reshard.learn import NoCard, card_text, extended, learn, prove, tiny
 
 def main() -> int:
   parser = argparse.ArgumentParser(prog="python -m reshard.learn")
-  parser.add_argument("framework", choices=["sglang", "transformers", "vllm"])
+  parser.add_argument("framework", choices=["megatron", "sglang", "transformers", "vllm"])
   parser.add_argument("folder", type=pathlib.Path)
   parser.add_argument("classes", nargs="*", metavar="CLASS")
   parser.add_argument("--check", action="store_true")
@@ -59,20 +59,20 @@ def _one(teacher: Any, name: str, folder: pathlib.Path, check: bool) -> tuple[st
       models = checkpoints(root / "as-is", name)
     except Exception as error:
       return f"no small model: {type(error).__name__}: {str(error).splitlines()[0][:200]}", False
-    flags = tiny.flags_of(name)
+    rounds = [flags for flags in (tiny.flags_of(name), tiny.flags_of(name, getattr(teacher, "FLAGS", ()))) if flags]
     try:
       if check:
-        return _check(teacher, json.loads(path.read_text(encoding="utf-8")), models, flags, root, name), True
+        return _check(teacher, json.loads(path.read_text(encoding="utf-8")), models, rounds, root, name), True
       made = learn(teacher, models[:2], models[2])
     except NoCard as error:
       return f"no card: {error}", False
     without = ""
-    if flags:
-      said = " and ".join(f.rpartition(".")[2] + " flipped" for f in flags)
+    for i, flags in enumerate(rounds):
+      said = _said(flags)
       try:
-        made = extended(teacher, made, models, checkpoints(root / "flipped", name, flags), said)
+        made = extended(teacher, made, models, checkpoints(root / f"flipped{i}", name, flags), said)
       except Exception as error:  # of the class too: not every combination of flags is one
-        without = f"; not with {said}: {' '.join(str(error).split())[:160]}"
+        without += f"; not with {said}: {' '.join(str(error).split())[:160]}"
   path.write_text(card_text(made), encoding="utf-8")
   return str(made["card"]["proof"]) + without, True
 
@@ -81,15 +81,20 @@ def _check(
   teacher: Any,
   card: dict[str, Any],
   models: Sequence[pathlib.Path],
-  flags: Sequence[str],
+  rounds: Sequence[Sequence[str]],
   root: pathlib.Path,
   name: str,
 ) -> str:
   proved = prove(teacher, card, models[:2], models[2])
-  if " flipped: " in card["card"]["proof"]:
-    others = checkpoints(root / "flipped", name, flags)
-    proved += [f"{row} with flags flipped" for row in prove(teacher, card, others[:2], others[2])]
+  for i, flags in enumerate(rounds):
+    if f" {_said(flags)}: " in card["card"]["proof"]:
+      others = checkpoints(root / f"flipped{i}", name, flags)
+      proved += [f"{row} with flags flipped" for row in prove(teacher, card, others[:2], others[2])]
   return "; ".join(proved)
+
+
+def _said(flags: Sequence[str]) -> str:
+  return " and ".join(f.rpartition(".")[2] + " flipped" for f in flags)
 
 
 def checkpoints(

@@ -6,14 +6,14 @@ from typing import Any
 
 from reshard.learn.evidence import Sight, numbers_in
 from reshard.learn.kinds import Rule, is_of, prefix_at, wildcards
-from reshard.learn.learner import TIES, Learned, NoCard, Row, Sizes
+from reshard.learn.learner import TIED, TIES, Learned, NoCard, Row, Sizes
 
 SEEN_AT: tuple[Sizes, ...] = ({}, {"tp": 2}, {"tp": 4})
 # Sizes whose traces are proved by loading values: the other traces differ from them in sizes only.
 _WITH_VALUES: tuple[Sizes, ...] = ({"tp": 2}, {"tp": 2, "ep": 2})
 #: Of many ranks, some: the first, the last and one between.
 RANKS_OF = {8: (0, 3, 7), 6: (0, 3, 5), 4: (0, 3)}
-_LAYERS = ("num_hidden_layers", "text_config.num_hidden_layers", "n_layer", "num_layers", "n_layers",
+LAYERS = ("num_hidden_layers", "text_config.num_hidden_layers", "n_layer", "num_layers", "n_layers",
            "llm_config.num_hidden_layers", "language_config.num_hidden_layers")  # fmt: skip
 
 
@@ -68,7 +68,7 @@ class Stages:
       yield {"that": "pp == 1", "says": f"pp must be 1: {said}"}
       return
     numbers = self.three.numbers
-    layers = next((name for name in _LAYERS if name in numbers), None)
+    layers = next((name for name in LAYERS if name in numbers), None)
     if layers is None:
       raise NoCard("no key of the config counts layers")
     self.layers = layers
@@ -89,8 +89,7 @@ class Stages:
       tied = numbers[key]
       yield {
         "that": f"pp == 1 || ({key} ?? {tied}) == {tied}",
-        "says": "pp must be 1: the card was learned from models whose embeddings are "
-        + ("tied" if tied else "not tied"),
+        "says": f"pp must be 1: {TIED}" + ("tied" if tied else "not tied"),
       }
 
   def _of(self, kind: str) -> dict[tuple[int, ...], set[int]]:

@@ -19,6 +19,8 @@ _KEY = re.compile(r"[a-z_][a-z_0-9.]*")
 
 #: Keys of configs that tie the head to the embeddings.
 TIES = ("tie_word_embeddings", "text_config.tie_word_embeddings")
+#: What a card requires that saw them one way says so.
+TIED = "the card was learned from models whose embeddings are "
 
 
 class NoCard(reshard.UnsupportedError):
@@ -91,13 +93,21 @@ def extended(
   for rule in more["rules"]:
     if known.setdefault((rule["match"], rule.get("name")), rule) != rule:
       raise NoCard(f"'{rule['match']}' is held otherwise with {said}")
-  if more["require"] != card["require"]:
+  require, others_require = _untied(card["require"]), _untied(more["require"])
+  if require != others_require:
     raise NoCard(f"with {said} it asks for other sizes")
-  out = {**card, "card": dict(card["card"]), "rules": list(known.values())}
+  if more["require"] == card["require"]:
+    require = card["require"]  # embeddings are as they were
+  out = {**card, "card": dict(card["card"]), "require": require, "rules": list(known.values())}
   prove(teacher, out, models[:2], models[2])
   proved = "; ".join(prove(teacher, out, others[:2], others[2]))
   out["card"]["proof"] += f"; with {said}: {proved}"
   return out
+
+
+def _untied(require: Sequence[Mapping[str, str]]) -> list[Mapping[str, str]]:
+  """Without what is required because embeddings were seen one way."""
+  return [one for one in require if TIED not in one["says"]]
 
 
 def card_text(card: Mapping[str, Any]) -> str:
@@ -161,8 +171,9 @@ def _card(teacher: Any, folders: Sequence[pathlib.Path]) -> dict[str, Any]:
   _share(rules)
   learned = Learned(teacher, folders, terms, rules)
   sizes = teacher.finish(learned, found)
-  _refuse_tied(rules, teacher.tied_names(config["architectures"][0]), sights[0])
   omitted = sorted({skeleton(name) for one in sights for name in one.omitted})
+  rules += [(name, {"match": name, "omit": True}) for name in omitted]
+  _refuse_tied(rules, teacher.tied_names(config["architectures"][0]), sights[0], teacher.defaults_of(config["model_type"]))
   return {
     "card": {
       "framework": teacher.FRAMEWORK,
@@ -175,7 +186,7 @@ def _card(teacher: Any, folders: Sequence[pathlib.Path]) -> dict[str, Any]:
     "keys": sizes["keys"],
     "require": sizes["require"],
     "dtype": teacher.DTYPE,
-    "rules": [*(rule for _, rule in rules), *({"match": n, "omit": True} for n in omitted)],
+    "rules": [rule for _, rule in rules],
   }
 
 
@@ -229,13 +240,15 @@ def _share(rules: Sequence[tuple[str, Rule]]) -> None:
       owned.add(part["match"])
 
 
-def _refuse_tied(rules: Sequence[tuple[str, Rule]], tied: frozenset[str], of: Sight) -> None:
+def _refuse_tied(
+  rules: Sequence[tuple[str, Rule]], tied: frozenset[str], of: Sight, defaults: Mapping[str, int]
+) -> None:
   """Has no rule for a head that a file stores although the config ties it: which of the two copies
   the framework takes was not seen."""
   key = next((k for k in TIES if k in of.numbers), None)
   for _, rule in rules:
     if key is not None and rule["match"] in tied:
-      rule["when"] = f"({key} ?? {of.numbers[key]}) == {of.numbers[key]}"
+      rule["when"] = f"({key} ?? {defaults.get(key, of.numbers[key])}) == {of.numbers[key]}"
 
 
 def _refuse_twins(rules: Any, numbers: Sequence[Mapping[str, int]]) -> None:
@@ -255,7 +268,7 @@ def _sizes_in(rule: Any) -> Iterator[str]:
   for value in rule if isinstance(rule, list) else ():
     yield from _sizes_in(value)
   for key, value in rule.items() if isinstance(rule, dict) else ():
-    if isinstance(value, str) and key in ("begin", "end", "period", "granule", "multiple"):
+    if isinstance(value, str) and key in ("begin", "end", "period", "granule", "multiple", "interleave", "of"):
       yield value
     else:
       yield from _sizes_in(value)

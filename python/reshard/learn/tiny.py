@@ -108,12 +108,12 @@ _TOWERS = ("vision", "audio", "visual", "encoder", "sound", "image", "sam", "vq"
 _FLAGS = ("attention_bias", "mlp_bias", "use_bias", "qkv_bias", "bias", "use_qk_norm", "qk_norm", "qk_layernorm")
 
 
-def flags_of(architecture: str) -> tuple[str, ...]:
+def flags_of(architecture: str, names: Sequence[str] = _FLAGS) -> tuple[str, ...]:
   """The flags of a class's config, of its decoder too, that add or remove tensors: dotted names."""
   defaults = getattr(transformers, architecture).config_class().to_dict()
   parts = {"": defaults, "text_config.": defaults.get("text_config") or {}}
   return tuple(
-    prefix + name for prefix, said in parts.items() for name in _FLAGS if isinstance(said.get(name), bool)
+    prefix + name for prefix, said in parts.items() for name in names if isinstance(said.get(name), bool)
   )
 
 
