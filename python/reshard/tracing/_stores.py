@@ -135,6 +135,7 @@ class Store:
     self.strides = list(row_major(shape))
     self.dim_of = list(range(len(self.base)))  # the dimension of `shape` that each is a part of
     self._pieces: dict[int, list[Piece]] = {}  # by their only index along dimension 0; -1: others
+    self._last = [-1] * len(self.base)  # the largest index along each dimension that a piece may have
 
   def pieces(self) -> list[Piece]:
     return [piece for bucket in self._pieces.values() for piece in bucket]
@@ -142,11 +143,17 @@ class Store:
   def write(self, new: Piece) -> None:
     """Puts a piece over what was there."""
     key = self._key(new)
-    for k in (key, -1) if key >= 0 else list(self._pieces):
-      bucket = self._pieces.get(k)
-      if bucket:
-        self._pieces[k] = [left for old in bucket for left in self._left(old, new)]
-    self._pieces.setdefault(key, []).append(new)
+    # Loaders mostly write one after the other: then nothing was there, and no piece need be looked at.
+    if all(run.begin <= last for run, last in zip(new.runs, self._last, strict=True)):
+      for k in (key, -1) if key >= 0 else list(self._pieces):
+        bucket = self._pieces.get(k)
+        if bucket:
+          self._pieces[k] = [left for old in bucket for left in self._left(old, new)]
+    self._append(key, new)
+
+  def _append(self, key: int, piece: Piece) -> None:
+    self._pieces.setdefault(key, []).append(piece)
+    self._last = [max(last, run.last) for last, run in zip(self._last, piece.runs, strict=True)]
 
   def erase(self, box: Piece) -> None:
     """Forgets what was in a box."""
@@ -175,9 +182,10 @@ class Store:
     self.strides = list(row_major(self.base))
     self.dim_of.insert(axis, self.dim_of[axis])
     self._pieces = {}
+    self._last = [-1] * len(self.base)
     for piece in pieces:
       for part in _split_run(piece, axis, inner):
-        self._pieces.setdefault(self._key(part), []).append(part)
+        self._append(self._key(part), part)
 
   def axis_of(self, stride: int) -> tuple[int, int]:
     """The base dimension along which a stride of a view goes, and its steps there."""
