@@ -78,6 +78,7 @@ Json::Object model_object(const Model& model) {
                                         ? Json(model.config->quantization)
                                         : Json()});
   object.push_back({"stored_as", model.stored            ? Json(to_string(*model.stored))
+                                 : model.codes           ? Json(model.codes->text)
                                  : model.decoded.empty() ? Json()
                                                          : Json(model.decoded_from)});
   object.push_back({"layers", model.config ? Json(model.config->num_hidden_layers) : Json()});
@@ -133,7 +134,12 @@ std::string model_text(const Model& model, const Style& style) {
       text += fmt::format("  {} stored as {}, with scales; below as plain values\n",
                           plural(static_cast<Index>(model.stored->tensors.size()), "tensor"),
                           to_string(*model.stored));
-    if (!model.decoded.empty())
+    if (model.codes)
+      text +=
+          fmt::format("  {} stored as {}, moved as it is with quant={}; below as plain values\n",
+                      plural(static_cast<Index>(model.codes->weights.size()), "tensor"),
+                      model.codes->text, model.codes->form);
+    else if (!model.decoded.empty())
       text += fmt::format("  {} stored as {}, which is read only; below as plain values\n",
                           plural(static_cast<Index>(model.decoded.size()), "tensor"),
                           model.decoded_from);

@@ -86,8 +86,8 @@ std::string verify_text(const VerifyReport& c) {
                                     c.ignored.front())) +
             "\n";
   if (c.left_out > 0)
-    text += style.quiet(fmt::format("{} of one side alone: scales of inputs, which layouts of "
-                                    "ranks leave out",
+    text += style.quiet(fmt::format("{} of one side alone: scales of inputs, or columns in "
+                                    "order, which layouts of ranks leave out",
                                     plural(c.left_out, "tensor"))) +
             "\n";
   if (c.equal())

@@ -177,7 +177,8 @@ void bind_verify(nb::module_& m) {
       .def_ro("ignored", &VerifyReport::ignored,
               "Names not compared: asked for, or none of the model's.")
       .def_ro("left_out", &VerifyReport::left_out,
-              "The number of scales of inputs that one side's layout does not keep.")
+              "The number of scales of inputs, and of orders of columns, that one side's layout "
+              "does not keep.")
       .def_prop_ro("equal", &VerifyReport::equal,
                    "True if nothing differs and neither side lacks a tensor.")
       .def("__bool__", &VerifyReport::equal)

@@ -45,7 +45,7 @@ const std::vector<CheckpointTensor>& CheckpointSource::stored(Rank r) const {
 
 Result<CheckpointSource> CheckpointSource::bind(const Model& model,
                                                 const std::shared_ptr<const ModelLayout>& own) {
-  const LayoutSide side = RESHARD_TRY(own_side(model));
+  const LayoutSide side = RESHARD_TRY(own_side(model, holds_codes(model, *own)));
   RESHARD_CHECK(side.stored()->digest() == own->digest());
   SlotFiles files = RESHARD_TRY(SlotFiles::of(side));
   files.borrow(*own);
@@ -61,7 +61,8 @@ Result<CheckpointSource> CheckpointSource::bind(const Model& model,
     return fail(Code::corrupt,
                 fmt::format("{}: layout '{}' has ranks {}, but the checkpoint lists {}", model.name,
                             own->name(), to_string(own->ranks()), checkpoint.world_size()));
-  CheckpointSource source(model, RESHARD_TRY(ComputedWeights::compute(model)), std::move(files),
+  ComputedWeights computed = RESHARD_TRY(ComputedWeights::compute(model, *own));
+  CheckpointSource source(model, std::move(computed), std::move(files),
                           RankBuffers(std::move(own)));
   for (Rank r : source.buffers_.layout().ranks().members()) RESHARD_TRY(source.bind_rank(r));
   return source;

@@ -17,6 +17,7 @@
 
 #include "reshard/base/file.h"
 #include "reshard/exec/worker_pool.h"
+#include "reshard/io/make_layout.h"
 
 namespace reshard {
 namespace {
@@ -74,8 +75,9 @@ Result<> ComputedWeights::map_file() {
   return {};
 }
 
-Result<ComputedWeights> ComputedWeights::compute(const Model& model) {
+Result<ComputedWeights> ComputedWeights::compute(const Model& model, const ModelLayout& own) {
   ComputedWeights out;
+  if (holds_codes(model, own)) return out;
   for (const auto& [name, codes] : model.decoded) {
     if (auto valid = check_codes(name, codes); !valid)
       return tl::unexpected(std::move(valid).error().in(model.name));

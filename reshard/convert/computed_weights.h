@@ -16,9 +16,10 @@ namespace reshard {
 /// system may write to the disk, and that is gone with this object.
 class ComputedWeights {
  public:
-  /// Computes with one thread per core. Errors: those of check_codes(); no room in the folder for
+  /// Computes with one thread per core. Nothing is decoded of a model whose own layout holds codes
+  /// as they are stored. Errors: those of check_codes(); no room in the folder for
   /// temporary files (TMPDIR, else /tmp), which the message names with the bytes that it needs.
-  static Result<ComputedWeights> compute(const Model& model);
+  static Result<ComputedWeights> compute(const Model& model, const ModelLayout& own);
 
   ComputedWeights() = default;
   ComputedWeights(ComputedWeights&& other) noexcept;

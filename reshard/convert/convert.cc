@@ -15,6 +15,7 @@
 #include "reshard/convert/output/checkpoint_output.h"
 #include "reshard/convert/output/companion_files.h"
 #include "reshard/convert/output/input_files.h"
+#include "reshard/convert/output/known_parts.h"
 #include "reshard/convert/output/written_config.h"
 #include "reshard/exec/stream.h"
 #include "reshard/io/checkpoint/rank_index.h"
@@ -119,14 +120,17 @@ Result<> check_output(const Model& model, const LayoutSpec& to, const LayoutSide
                   to_string(to), model.name));
 }
 
-/// Tensors that the target may lack. One that the source lacks is not among them: the target would
-/// store zeros.
-std::set<std::string> to_leave_out(const ModelLayout& source,
-                                   const std::set<std::string>& patterns) {
-  std::set<std::string> names = matching_names(source.model(), patterns);
+/// Tensors that the target may lack, and parts of codes that are known without the source. Of other
+/// tensors that the source lacks, the target would store zeros.
+std::set<std::string> to_leave_out(const Model& model, const ModelLayout& source,
+                                   const LayoutSide& target) {
+  std::set<std::string> names = matching_names(source.model(), model.ignore);
   std::erase_if(names, [&](const std::string& name) {
     return source.parts_of(*source.model().find(name)).empty();
   });
+  if (target.as_codes)
+    for (const std::string& name : output::known_parts(*model.codes))
+      if (source.parts_of(*source.model().find(name)).empty()) names.insert(name);
   return names;
 }
 
@@ -178,13 +182,32 @@ Result<> write_slots(const ConvertJob& job, const Planner& planner, bool as_stor
   return stream_rank(planner, job.source.buffers(), file.rank, slots, sink, done, options);
 }
 
+/// Writes the parts of codes that the source lacks and that are known without it, and takes them
+/// out of `slots`.
+Result<> write_known_parts(const ConvertJob& job, const output::OutputFile& file,
+                           std::vector<SlotId>& slots, TensorFileWriter& writer) {
+  if (!job.target.as_codes) return {};
+  const ModelLayout& layout = *job.target.stored();
+  for (std::size_t i = 0; i < file.slots.size(); ++i) {
+    const SlotId slot = file.slots[i];
+    const auto& parts = layout.slot(slot).sections[0].parts;
+    if (parts.empty() || job.planner.moves(parts[0].tensor)) continue;
+    const auto bytes = output::known_part(*job.model.codes, layout, file.rank, slot);
+    if (bytes.empty()) continue;
+    RESHARD_TRY(writer.write_at(i, 0, bytes));
+    std::erase(slots, slot);
+  }
+  return {};
+}
+
 Result<> write_file(const ConvertJob& job, const output::OutputFile& file, TensorFileWriter& writer,
                     const Progress& progress) {
-  const std::vector<SlotId> stored = slots_as_stored(job, file);
+  std::vector<SlotId> stored = slots_as_stored(job, file);
+  RESHARD_TRY(write_known_parts(job, file, stored, writer));
   std::vector<SlotId> others;
   Index before = 0;  ///< bytes that the first stream writes.
   for (const SlotId slot : file.slots)
-    if (std::ranges::find(stored, slot) == stored.end()) {
+    if (!job.as_stored && std::ranges::find(stored, slot) == stored.end()) {
       others.push_back(slot);
       before += bytes_of_local(*job.target.stored(), file.rank, slot);
     }
@@ -229,7 +252,7 @@ std::set<std::string> input_files(const Model& model) {
 /// True if files of the input that describe the form of its weights describe the output's too.
 bool keeps_descriptions(const Model& model, const LayoutSpec& to, const LayoutSide& side,
                         bool as_stored) {
-  if (!model.opaque.empty()) return true;
+  if (!model.opaque.empty() || side.as_codes) return true;
   if (!model.decoded.empty()) return false;
   const bool same_form =
       !model.config || (model.stored_method && side.method == model.stored_method);
@@ -263,11 +286,11 @@ Result<std::vector<FileLeftOut>> write_companions(const Model& model, const Layo
     return left_out;
   }
   LayoutSpec recorded = model.config ? with_explicit_defaults(to, *model.config) : to;
-  if (leaves_grid_open(to) && side.quantised->choice.grid == BlockGrid::tensor)
+  if (side.quantised && leaves_grid_open(to) && side.quantised->choice.grid == BlockGrid::tensor)
     recorded.keys["quant_grid"] = "tensor";
   if (const auto quant = recorded.keys.find("quant");
       quant != recorded.keys.end() && quant->second == "stored")
-    quant->second = to_string(side.quantised->choice);
+    quant->second = side.as_codes ? model.codes->form : to_string(side.quantised->choice);
   if (side.traced) {
     recorded = side.traced->notation;
     RESHARD_TRY(folder.write_text(recorded.file, side.traced->text));
@@ -347,14 +370,17 @@ Result<ConvertReport> convert_checkpoint(const ConvertOptions& a, const ConvertH
   if (const auto own = parse_layout(model.weights->layout()))
     inputs.add(*own, model.weights->folder());
   if (hook) hook("start");
-  const LayoutSide from_side = RESHARD_TRY(input_layout(model, a.from));
+  LayoutSide from_side = RESHARD_TRY(input_layout(model, a.from));
   const LayoutSide to_side = RESHARD_TRY(make_target(a.to, model, from_side));
+  // Of files, the same input is codes or their values, as the output needs them.
+  if (to_side.as_codes) from_side = RESHARD_TRY(own_side(model, true));
+  RESHARD_TRY(check_forms(model, from_side, to_side));
   RESHARD_TRY(check_output(model, to, to_side));
   const bool as_stored = moves_as_stored(from_side, to_side);
   const auto& planned_from = as_stored ? from_side.stored() : from_side.values;
-  const Planner planner =
-      RESHARD_TRY(Planner::make(planned_from, as_stored ? to_side.stored() : to_side.values,
-                                PlanOptions{.ignore = to_leave_out(*planned_from, model.ignore)}));
+  const Planner planner = RESHARD_TRY(
+      Planner::make(planned_from, as_stored ? to_side.stored() : to_side.values,
+                    PlanOptions{.ignore = to_leave_out(model, *planned_from, to_side)}));
   const StoredPart part =
       as_stored ? StoredPart{} : RESHARD_TRY(stored_part(from_side, to_side, planner));
   const output::WrittenConfig config =

@@ -121,7 +121,11 @@ std::vector<std::string> notes_of(const Model& model, const LayoutSide& from,
   for (const LayoutSide* side : {&from, &to})
     for (const std::string& note : side->notes)
       notes.push_back(side->stored()->name() + " " + note);
-  if (!model.decoded.empty())
+  if (to.as_codes)
+    notes.push_back(fmt::format("moves codes, scales and zero points of {} ({}), such as '{}'",
+                                plural(static_cast<Index>(model.codes->weights.size()), "tensor"),
+                                model.codes->text, model.codes->weights.begin()->first));
+  else if (!model.decoded.empty())
     notes.push_back(fmt::format("{} decoded from {}, such as '{}'",
                                 plural(static_cast<Index>(model.decoded.size()), "tensor"),
                                 model.decoded_from, model.decoded.begin()->first));
@@ -155,8 +159,23 @@ std::vector<std::string> quantisation_notes(const LayoutSide& from, const Layout
   return notes;
 }
 
+Result<> check_forms(const Model& model, const LayoutSide& source, const LayoutSide& target) {
+  if (source.as_codes == target.as_codes) return {};
+  const std::string& form = model.codes->form;
+  const std::string codes = (source.as_codes ? source : target).stored()->name();
+  return fail(Code::unsupported,
+              source.as_codes
+                  ? fmt::format("{} holds codes, which are decoded from whole files only: give the "
+                                "target quant={}, or convert to hf:quant={} and that to {}",
+                                codes, form, form, target.stored()->name())
+                  : fmt::format("{} holds codes, which are moved, not made: the source must hold "
+                                "them too, with quant={}",
+                                codes, form));
+}
+
 Result<LayoutPair> pair_sides(const Model& model, const LayoutSide& source,
                               const LayoutSide& target, const PairOptions& options) {
+  RESHARD_TRY(check_forms(model, source, target));
   LayoutPair pair;
   const bool as_stored = moves_as_stored(source, target);
   pair.notes = notes_of(model, source, target);

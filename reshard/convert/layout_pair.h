@@ -41,12 +41,15 @@ bool moves_as_stored(const LayoutSide& from, const LayoutSide& to);
 /// grid that lets data and scales move as they are, if there is one.
 Result<LayoutSide> make_target(const std::string& text, const Model& model, const LayoutSide& from);
 
+/// Refuses two sides of which one holds codes as they are stored, and the other values.
+Result<> check_forms(const Model& model, const LayoutSide& source, const LayoutSide& target);
+
 /// A note that `tensors` tensors, quantised on both sides, cannot move as they are, and why; empty
 /// for 0.
 std::string requantised_note(const LayoutSide& from, const LayoutSide& to, Index tensors);
 
 /// Notes on what was not understood of the model, on the choices that the layouts made by rules,
-/// and on data and scales that move as they are.
+/// and on data, scales and codes that move as they are.
 std::vector<std::string> notes_of(const Model& model, const LayoutSide& from, const LayoutSide& to);
 
 /// A note for each form that the planner's tensors take where only one side quantises them.

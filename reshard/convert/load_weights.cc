@@ -43,7 +43,7 @@ Result<> load_all(const CheckpointSource& files, const Planner& planner, const R
 
 Result<> load(const Model& model, const RankBuffers& buffers, std::optional<Rank> rank,
               const LoadOptions& options) {
-  const auto own = RESHARD_TRY(own_layout(model));
+  const auto own = RESHARD_TRY(own_side(model, holds_codes(model, buffers.layout()))).stored();
   const auto files = RESHARD_TRY(CheckpointSource::bind(model, own));
   const Planner planner = RESHARD_TRY(Planner::make(own, buffers.shared_layout()));
   return rank ? load_rank(files, planner, buffers, *rank, options)

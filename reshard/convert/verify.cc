@@ -5,6 +5,7 @@
 
 #include "reshard/convert/checkpoint_source.h"
 #include "reshard/convert/hooks.h"
+#include "reshard/convert/output/known_parts.h"
 #include "reshard/exec/verify/fingerprints.h"
 #include "reshard/io/make_layout.h"
 
@@ -19,6 +20,7 @@ struct FingerprintedSide {
   std::vector<StoredForm> forms;  ///< in which the values were fingerprinted.
   Index converted = 0;            ///< tensors stored in another form than fingerprinted.
   std::string layout;
+  std::set<std::string> omitted_parts;
   std::vector<std::string>
       other_shapes;  ///< tensors of another shape than the layout's or the config's, a line each.
 };
@@ -36,17 +38,34 @@ std::vector<StoredForm> forms_like(const ModelLayout& layout, const Fingerprinte
   return forms;
 }
 
-/// Fingerprints a checkpoint's tensors, with adapters, in the forms of `like` if given.
-Result<FingerprintedSide> fingerprint_side(const std::string& path,
-                                           const std::vector<std::string>& adapters,
-                                           const VerifyOptions& a, const FingerprintedSide* like,
-                                           const ConvertHook& hook) {
-  FingerprintedSide side;
+Result<Model> open_side(const std::string& path, const std::vector<std::string>& adapters,
+                        const VerifyOptions& a) {
   ModelOptions options{.exact = false, .ignore = a.ignore, .merge = adapters};
   if (a.prefix && RESHARD_TRY(Checkpoint::open(path)).kind() == Checkpoint::Kind::dcp)
     options.prefix = a.prefix;
-  side.model = RESHARD_TRY(open_checkpoint(path, options));
-  const LayoutSide own_files = RESHARD_TRY(own_side(side.model));
+  return open_checkpoint(path, options);
+}
+
+/// True if both hold codes of the same form, which are then compared as they are stored.
+bool compares_codes(const Model& a, const Model& b) {
+  return a.codes && b.codes && a.codes->text == b.codes->text && a.merged.empty();
+}
+
+/// Parts of codes that the layout omits because they are known without it.
+std::set<std::string> omitted_parts(const Model& model, const ModelLayout& layout) {
+  std::set<std::string> names;
+  if (!holds_codes(model, layout)) return names;
+  for (const std::string& name : output::known_parts(*model.codes))
+    if (layout.omits(*layout.model().find(name))) names.insert(name);
+  return names;
+}
+
+/// Fingerprints a checkpoint's tensors in the forms of `like` if given.
+Result<FingerprintedSide> fingerprint_side(Model model, bool as_codes, const VerifyOptions& a,
+                                           const FingerprintedSide* like, const ConvertHook& hook) {
+  FingerprintedSide side;
+  side.model = std::move(model);
+  const LayoutSide own_files = RESHARD_TRY(own_side(side.model, as_codes));
   const auto& layout = own_files.stored();
   side.tensors = layout->shared_model();
   const auto source = RESHARD_TRY(CheckpointSource::bind(side.model, own_files));
@@ -60,6 +79,7 @@ Result<FingerprintedSide> fingerprint_side(const std::string& path,
   RESHARD_TRY(side.model.unchanged());
   side.fingerprints = RESHARD_TRY(std::move(computed));
   side.layout = layout->name();
+  side.omitted_parts = omitted_parts(side.model, *layout);
   return side;
 }
 
@@ -103,6 +123,10 @@ VerifyReport compare_sides(const FingerprintedSide& a, const FingerprintedSide& 
       is_input_scale(t.name) ? void(++result.left_out) : result.only_a.push_back(t.name);
       continue;
     }
+    if (a.omitted_parts.contains(t.name) || b.omitted_parts.contains(t.name)) {
+      ++result.left_out;
+      continue;
+    }
     const auto &x = fingerprint_of(a, id), &y = fingerprint_of(b, *other);
     if (t == (*b.tensors)[*other] && x.fingerprint == y.fingerprint && x.agree && y.agree) {
       ++result.same;
@@ -124,8 +148,11 @@ Result<VerifyReport> verify_checkpoints(const VerifyOptions& options) {
 
 Result<VerifyReport> verify_checkpoints(const VerifyOptions& options, const ConvertHook& hook) {
   // A tensor that A stores in another form is compared as a refit from A to B would leave it.
-  const auto b = RESHARD_TRY(fingerprint_side(options.b, {}, options, nullptr, hook));
-  const auto a = RESHARD_TRY(fingerprint_side(options.a, options.merge, options, &b, hook));
+  Model of_b = RESHARD_TRY(open_side(options.b, {}, options));
+  Model of_a = RESHARD_TRY(open_side(options.a, options.merge, options));
+  const bool codes = compares_codes(of_a, of_b);
+  const auto b = RESHARD_TRY(fingerprint_side(std::move(of_b), codes, options, nullptr, hook));
+  const auto a = RESHARD_TRY(fingerprint_side(std::move(of_a), codes, options, &b, hook));
   RESHARD_TRY(check_ignored(a.model, &b.model));
   return compare_sides(a, b, options.ignore);
 }

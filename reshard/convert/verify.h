@@ -46,7 +46,8 @@ struct VerifyReport {
   std::vector<std::string> other_shapes;
   Index converted = 0;               ///< tensors of A compared in the form in which B stores them.
   std::vector<std::string> ignored;  ///< not compared: asked for, or none of the model's.
-  Index left_out = 0;                ///< scales of inputs that one side's layout does not keep.
+  Index left_out =
+      0;  ///< scales of inputs, orders of columns and shapes that one side's layout does not keep.
 
   bool equal() const {
     return differing.empty() && only_a.empty() && only_b.empty() && other_shapes.empty();

@@ -97,13 +97,14 @@ Result<ModelLayout> build(const LayoutSpec& spec, const FamilyInput& input, cons
 }  // namespace
 
 Result<ModelLayout> layout_by_rules_of(const LayoutSpec& spec, const Model& model,
-                                       const RuleSet& rules) {
+                                       const RuleSet& rules,
+                                       std::shared_ptr<const ModelSpec> tensors) {
   RESHARD_TRY(check_values_stay(spec, model, &rules));
   ConfigValues values;
   if (!model.config_path.empty()) values = RESHARD_TRY(hf::read_config_values(model.config_path));
   // open_model() may have taken fewer layers than the file says.
   if (model.config) values.numbers["num_hidden_layers"] = model.config->num_hidden_layers;
-  FamilyInput input{model.tensors, model.config_or_null()};
+  FamilyInput input{tensors ? std::move(tensors) : model.tensors, model.config_or_null()};
   input.values = &values;
   return rules_layout(spec, input, rules);
 }
@@ -201,6 +202,10 @@ QuantFormat with_stored_scales(const QuantFormat& format, const Model& model) {
 Result<> name_stored(LayoutSpec& spec, const Model& model) {
   const auto quant = spec.keys.find("quant");
   if (quant == spec.keys.end() || quant->second != "stored") return {};
+  if (model.codes) {
+    quant->second = model.codes->form;
+    return {};
+  }
   if (!model.decoded.empty())
     return fail(
         Code::unsupported,
@@ -232,12 +237,107 @@ bool keeps_input_scales(const QuantNotation& notation, const Model& model) {
   return one_scale && has_input_scales(*model.tensors, model.stored->tensors);
 }
 
+/// True if the layout holds codes as they are stored.
+bool asks_for_codes(const LayoutSpec& spec) {
+  const auto quant = spec.keys.find("quant");
+  return quant != spec.keys.end() && is_code_form(quant->second);
+}
+
+/// Errors: a layout of codes that the model is not stored in, or that the family does not have.
+Result<> check_codes_of(const LayoutSpec& spec, const Model& model) {
+  constexpr std::array kFamilies = {"hf", "vllm", "fsdp", "rules"};
+  const std::string& form = spec.keys.at("quant");
+  if (std::ranges::find(kFamilies, spec.family) == kFamilies.end())
+    return fail(Code::unsupported,
+                fmt::format("quant={}: codes are moved as they are stored to hf, vllm, fsdp and "
+                            "rules:FILE; without quant, {} gets the decoded values",
+                            form, spec.family));
+  for (const char* key : {"quant_method", kGridKey, "quant_skip"})
+    if (spec.keys.contains(key))
+      return fail(Code::invalid_argument,
+                  fmt::format("quant={} moves codes as they are stored; leave {} out", form, key));
+  if (spec.family != "vllm" && spec.keys.contains("dtype"))
+    return fail(Code::invalid_argument,
+                fmt::format("quant={} moves codes as they are stored; leave dtype out", form));
+  if (!model.codes || model.codes->form != form)
+    return fail(
+        Code::unsupported,
+        fmt::format("quant={}: codes are only moved, and the weights of {} are stored as {}", form,
+                    model.name,
+                    model.codes              ? model.codes->text
+                    : !model.decoded.empty() ? model.decoded_from
+                    : model.stored           ? to_string(*model.stored)
+                                             : "plain values"));
+  if (!model.merged.empty())
+    return fail(Code::unsupported,
+                fmt::format("quant={}: adapters change values; merge them into decoded ones, "
+                            "without quant",
+                            form));
+  return {};
+}
+
+/// The layout of the tensors as they are stored, by their own names; of an engine, that of values.
+Result<ModelLayout> layout_of_codes(const LayoutSpec& spec, const Model& model,
+                                    const std::string& rules_folder, LayoutSide& side) {
+  FamilyInput input{model.codes->tensors, nullptr};
+  input.model_type = model.model_type;
+  if (spec.family == "fsdp") return fsdp_layout(spec, input);
+  if (spec.family == "rules") {
+    const auto path = (std::filesystem::path(rules_folder) / spec.file).string();
+    return layout_by_rules_of(spec, model, RESHARD_TRY(read_rules(path)), model.codes->tensors);
+  }
+  input.config = model.config_or_null();
+  if (spec.family == "vllm") input.model = model.tensors;
+  return build(spec, input, model, rules_folder, side);
+}
+
+Result<LayoutSide> codes_side(LayoutSpec spec, const Model& model,
+                              const std::string& rules_folder) {
+  RESHARD_TRY(check_codes_of(spec, model));
+  const std::string name = to_string(spec);
+  spec.keys.erase("quant");
+  LayoutSide side;
+  side.as_codes = true;
+  const ModelLayout values = RESHARD_TRY(layout_of_codes(spec, model, rules_folder, side));
+  side.values = std::make_shared<const ModelLayout>(
+      RESHARD_TRY(codes_layout(values, *model.codes, name, spec.family == "vllm")));
+  side.notes = RESHARD_TRY(layout_notes(spec, model.config_or_null()));
+  return side;
+}
+
+/// The tp nearest to that of a layout of codes that is refused, at which none is; 0 if there is
+/// none or the layout has no tp.
+Index nearest_tp(LayoutSpec spec, const Model& model, const std::string& rules_folder) {
+  constexpr Index kMaxTp = 1024;
+  const auto tp = spec.integer("tp", 1);
+  if (!tp || *tp == 1 || *tp > kMaxTp || spec.family != "vllm") return 0;
+  const auto fits = [&](Index size) {
+    spec.keys["tp"] = fmt::to_string(size);
+    return codes_side(spec, model, rules_folder).has_value();
+  };
+  if (!fits(1)) return 0;
+  for (Index away = 1; away < *tp; ++away)
+    for (const Index size : {*tp - away, *tp + away})
+      if (fits(size)) return size;
+  return 1;
+}
+
+Result<LayoutSide> made_codes_side(const LayoutSpec& spec, const Model& model,
+                                   const std::string& rules_folder) {
+  auto side = codes_side(spec, model, rules_folder);
+  if (side || side.error().code != Code::unsupported) return side;
+  const Index tp = model.codes ? nearest_tp(spec, model, rules_folder) : 0;
+  if (tp > 0) side.error().message += fmt::format("; the nearest that works is tp={}", tp);
+  return side;
+}
+
 /// `own`: the side that the checkpoint itself is, with all that it stores. `traced`: what `spec`
 /// reads.
 Result<LayoutSide> side_of(LayoutSpec spec, const Model& model, const std::string& rules_folder,
                            std::optional<BlockGrid> grid, bool own = false,
                            std::shared_ptr<const TracedLayout> traced = nullptr) {
   RESHARD_TRY(name_stored(spec, model));
+  if (asks_for_codes(spec)) return made_codes_side(spec, model, rules_folder);
   auto notation = RESHARD_TRY(take_notation(spec, grid));
   if (notation && traced) notation->name = traced->layout.name;
   if (notation && notation->as_stored) {
@@ -341,10 +441,15 @@ Result<std::shared_ptr<const ModelLayout>> own_layout(const Model& model) {
   return RESHARD_TRY(own_side(model)).stored();
 }
 
-Result<LayoutSide> own_side(const Model& model) {
+bool holds_codes(const Model& model, const ModelLayout& layout) {
+  return model.codes && layout.model().digest() == model.codes->tensors->digest();
+}
+
+Result<LayoutSide> own_side(const Model& model, bool as_codes) {
   RESHARD_CHECK(model.weights.has_value());
   if (model.weights->kind() == Checkpoint::Kind::hf) {
-    const LayoutSpec hf = RESHARD_TRY(read_layout_text("hf"));
+    const LayoutSpec hf =
+        RESHARD_TRY(read_layout_text(as_codes ? "hf:quant=" + model.codes->form : "hf"));
     LayoutSide side = RESHARD_TRY(side_of(hf, model, "", std::nullopt, true));
     if (!model.stored) return side;
     side.values = RESHARD_TRY(input_last(side.values, model.stored->input_first));

@@ -28,9 +28,10 @@ Result<> check_values_stay(const LayoutSpec& spec, const Model& model,
                            const RuleSet* rules = nullptr);
 
 /// rules_layout() of a model, whose config's numbers its expressions see. Errors besides: those of
-/// check_values_stay(), and of reading the config.
+/// check_values_stay(), and of reading the config. @param tensors null: those of the model
 Result<ModelLayout> layout_by_rules_of(const LayoutSpec& spec, const Model& model,
-                                       const RuleSet& rules);
+                                       const RuleSet& rules,
+                                       std::shared_ptr<const ModelSpec> tensors = nullptr);
 
 /// One side of a plan: a plain or a quantised layout.
 struct LayoutSide {
@@ -44,6 +45,8 @@ struct LayoutSide {
   /// Family traced: the layout file, and the notation that reads it without the engine.
   std::shared_ptr<const TracedLayout> traced{};
   bool by_card = false;  ///< a layout card says `values`, which knows nothing of quantisation.
+  /// `values` holds codes, scales and zero points as they are stored, over ModelCodes::tensors.
+  bool as_codes = false;
   /// The layout of the tensors that are in memory or in files.
   const std::shared_ptr<const ModelLayout>& stored() const {
     return quantised ? quantised->stored : values;
@@ -52,7 +55,8 @@ struct LayoutSide {
 
 /// make_layout() with both the values and what is stored. `quant=FORMAT` quantises the tensors that
 /// the model's checkpoint stores in that format or, if there are none, those that the family
-/// usually quantises. `grid` says where blocks are counted from if the text does not; none: the
+/// usually quantises. `quant=awq`, `gptq` and `compressed-tensors` are for models that are stored so, whose codes move as
+/// they are. `grid` says where blocks are counted from if the text does not; none: the
 /// family's default.
 Result<LayoutSide> make_side(const std::string& text, const Model& model,
                              const std::string& rules_folder = "",
@@ -72,8 +76,11 @@ struct SideChoice {
 /// the format; those of quantise_layout().
 Result<LayoutSide> quantised_side(std::shared_ptr<const ModelLayout> values,
                                   const SideChoice& choice);
-/// own_layout() with both the values and what is stored. @pre model.weights
-Result<LayoutSide> own_side(const Model& model);
+/// own_layout() with both the values and what is stored. Codes of files are decoded, unless
+/// `as_codes`; those of ranks are as they are stored. @pre model.weights; model.codes if `as_codes`
+Result<LayoutSide> own_side(const Model& model, bool as_codes = false);
+/// True if a layout of the model holds codes as they are stored.
+bool holds_codes(const Model& model, const ModelLayout& layout);
 /// The dtype in which a layout stores most values; none if it stores no floats.
 std::optional<DType> usual_dtype(const ModelLayout& values);
 /// True if data and scales stored as `from` are also valid as `to`, unchanged.

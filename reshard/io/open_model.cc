@@ -275,6 +275,9 @@ Result<Model> open_weights(const std::string& text, const ModelOptions& options)
 
 Result<Model> open_checkpoint(const std::string& text, const ModelOptions& options) {
   Model model = RESHARD_TRY(open_weights(text, options));
+  if (model.codes)
+    model.codes->tensors = std::make_shared<const ModelSpec>(
+        RESHARD_TRY(stored_tensors(*model.tensors, *model.codes)));
   RESHARD_TRY(identify::merge_adapters(options.merge, model));
   return model;
 }

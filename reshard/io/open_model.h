@@ -13,6 +13,7 @@
 #include "reshard/model/config.h"
 #include "reshard/model/families/transformers_modules.h"
 #include "reshard/model/model_layout.h"
+#include "reshard/model/quant/codes.h"
 #include "reshard/model/quant/files.h"
 #include "reshard/model/quant/quantised_layout.h"
 #include "reshard/model/tensor.h"
@@ -50,6 +51,9 @@ struct Model {
   /// in groups of 128". The form is read, not written. Borrows `weights`.
   std::map<std::string, CodedTensor> decoded;
   std::string decoded_from;
+  /// Set if weights are stored as codes that can be moved as they are. Those of files are also in
+  /// `decoded`; those of ranks are not decoded.
+  std::optional<ModelCodes> codes;
   /// The weights, by the names of `tensors`, that the adapters of ModelOptions::merge change or
   /// replace. Borrows `weights` and `adapters`.
   std::map<std::string, MergedWeight> merged;
@@ -71,13 +75,14 @@ struct Model {
   std::vector<std::string> left_out;
 
   /// True if `tensors` are the plain values of weights that the files hold in another form.
-  bool is_dequantised() const { return stored.has_value() || !decoded.empty(); }
+  bool is_dequantised() const { return stored || !decoded.empty() || codes; }
   /// Forgets how weights are stored.
   void forget_stored() {
     stored.reset();
     stored_method.reset();
     decoded.clear();
     decoded_from.clear();
+    codes.reset();
   }
   /// Checkpoint::unchanged() of the weights, and the same of the adapters.
   Result<> unchanged() const;

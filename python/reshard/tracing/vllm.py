@@ -75,6 +75,12 @@ def _expert_kernels() -> dict[str, Any]:
   }
 
 
+class _TakesWeights:
+  """A kernel for codes of integers as they are loaded."""
+
+  def __init__(self, *_: Any, **__: Any) -> None: ...
+
+
 @contextlib.contextmanager
 def assumed_kernels() -> Iterator[None]:
   """While no kernel is there to choose: names and shapes of parameters do not depend on it, but
@@ -83,7 +89,7 @@ def assumed_kernels() -> Iterator[None]:
   from vllm.model_executor.layers import quantization
   from vllm.model_executor.layers.fused_moe import config as moe_config
 
-  for method in ("fp8", "modelopt", "gpt_oss_mxfp4", "compressed-tensors"):
+  for method in ("fp8", "modelopt", "gpt_oss_mxfp4", "compressed-tensors", "auto_awq", "auto_gptq"):
     quantization.get_quantization_config(method)  # imports what is replaced below
   choices: dict[str, Any] = {
     name: lambda *_, kernel=kernel, **__: (kernel, None)
@@ -92,6 +98,9 @@ def assumed_kernels() -> Iterator[None]:
   for name in vars(linear_kernels):
     if name.startswith("init_") and name.endswith("_linear_kernel"):
       choices[name] = unittest.mock.MagicMock()
+  # For codes of integers a class is chosen, and Marlin is asked for beforehand.
+  choices["choose_mp_linear_kernel"] = lambda *_, **__: _TakesWeights
+  choices["verify_marlin_supported"] = lambda *_, **__: None
   check = moe_config.FusedMoEConfig.__post_init__
 
   def check_all_but_kernels(self: Any) -> None:

@@ -43,7 +43,7 @@ Result<std::optional<std::string>> described_weights(const Model& model, const s
 Result<WrittenConfig> written_config(const Model& model, const std::string& family,
                                      const LayoutSide& side, bool as_stored) {
   WrittenConfig out;
-  if (model.config_path.empty() || !model.opaque.empty()) return out;
+  if (model.config_path.empty() || !model.opaque.empty() || side.as_codes) return out;
   const auto text = RESHARD_TRY(read_text_file(model.config_path, kMaxConfigBytes));
   const bool is_hf = family == "hf";
   out.text = RESHARD_TRY(described_weights(model, text, is_hf, side, as_stored));

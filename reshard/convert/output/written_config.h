@@ -19,8 +19,8 @@ struct WrittenConfig {
 
 /// The config that describes what is written: how weights are quantised, if they are, and, of
 /// checkpoints that no reshard.json describes (hf, dcp, torch_dist), the dtype in which most of the
-/// values are stored. Tensors that are not read keep their config as it is. Errors: those of
-/// reading the input's config; a form that no config can express.
+/// values are stored. Tensors that are not read, and codes, keep their config as it is. Errors:
+/// those of reading the input's config; a form that no config can express.
 /// @param as_stored the files hold data and scales as the input's do
 Result<WrittenConfig> written_config(const Model& model, const std::string& family,
                                      const LayoutSide& side, bool as_stored);

@@ -69,11 +69,12 @@ ReferenceSides::~ReferenceSides() = default;
 Result<ReferenceSides> ReferenceSides::of(const ReferenceJob& job) {
   ReferenceSides sides;
   const LayoutSide &from = job.pair.from, &to = job.pair.to;
-  const auto whole = RESHARD_TRY(make_side("hf", job.model)).values;
-  const auto tensors = static_cast<std::size_t>(job.model.tensors->size());
+  const bool codes = holds_codes(job.model, *from.values);
+  const auto whole = RESHARD_TRY(make_side(codes ? "hf:quant=stored" : "hf", job.model)).values;
+  const auto tensors = static_cast<std::size_t>(from.values->model().size());
   std::shared_ptr<ReferenceValues> values;
   if (job.model.weights) {
-    LayoutSide own = RESHARD_TRY(own_side(job.model));
+    LayoutSide own = RESHARD_TRY(own_side(job.model, codes));
     auto bound = RESHARD_TRY(CheckpointSource::bind(job.model, own.stored()));
     sides.files_ = std::make_shared<Files>(std::move(own), std::move(bound));
     values = std::make_shared<StreamedReferenceValues>(sides.files_->own.values,

@@ -122,6 +122,17 @@ Result<CodeForm> torchao(const ConfigFields& q) {
 
 }  // namespace
 
+std::string_view CodeForm::name() const {
+  switch (method) {
+    case Method::awq: return "awq";
+    case Method::gptq: return "gptq";
+    case Method::compressed_tensors: return "compressed-tensors";
+    case Method::bitsandbytes: return "bitsandbytes";
+    case Method::torchao: return "torchao";
+  }
+  return "unknown";
+}
+
 Result<CodeForm> code_form(std::string_view text, std::string_view source) {
   const auto config = RESHARD_TRY(ConfigFields::parse(text, source));
   const auto q = RESHARD_TRY(config.object("quantization_config"));

@@ -24,6 +24,8 @@ struct CodeForm {
   Index group_cols = 0;       ///< of AWQ and GPTQ, columns; 0: all of a row. Else the files say it.
   bool zeros_less_1 = false;  ///< GPTQ's first format: files hold zero points minus one.
   std::string text = {};      ///< for messages: "gptq, 4 bits in groups of 128".
+  /// quant_method.
+  std::string_view name() const;
 };
 
 /// Reads the quantization_config of a config.json. By quant_method:

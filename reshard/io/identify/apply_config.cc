@@ -97,7 +97,7 @@ Result<> judge_leftovers(const ModelConfig& config,
 Result<> apply_config(ModelSpec stored, Model& model) {
   auto config = RESHARD_TRY(read_config(model.config_path));
   const SaidQuantisation said = said_of(model);
-  config.quantization = is_left_over(stored, said) ? "" : said.method;
+  config.quantization = !model.codes && is_left_over(stored, said) ? "" : said.method;
   if (!config.quantization.empty())
     RESHARD_TRY(take_scales(config.quantization, config.dtype, stored, model));
   const std::vector<CanonicalTensor> scales = take_activation_scales(stored);

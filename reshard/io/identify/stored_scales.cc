@@ -83,6 +83,12 @@ Result<> take_formats(const std::string& method, DType values, ModelSpec& stored
   return {};
 }
 
+/// True if the codes can be moved: they are words of their own name, which say the weight's shape.
+bool has_full_words(const std::pair<const std::string, CodedWeight>& named) {
+  const CodedWeight& weight = named.second;
+  return weight.word_bytes > 1 && weight.cols % weight.per_word() == 0;
+}
+
 /// Forms that are only read.
 Result<> take_codes(DType values, ModelSpec& stored, Model& model) {
   const auto text = RESHARD_TRY(read_text_file(model.config_path, kMaxModelConfigBytes));
@@ -97,6 +103,35 @@ Result<> take_codes(DType values, ModelSpec& stored, Model& model) {
   stored = std::move(decoded->tensors);
   model.decoded = std::move(decoded->codes);
   model.decoded_from = form.text;
+  if (is_code_form(form.name()) && std::ranges::all_of(decoded->weights, has_full_words))
+    model.codes = ModelCodes{std::string(form.name()), form.text, std::move(decoded->weights), {}};
+  return {};
+}
+
+/// The codes of a checkpoint in ranks. The config beside it describes them.
+Result<> take_codes_of_ranks(const LayoutSpec& spec, ModelSpec& stored, Model& model) {
+  const std::string& quant = spec.keys.at("quant");
+  const auto config_path = model.weights->config_path();
+  const auto text = config_path ? RESHARD_TRY(read_text_file(*config_path, kMaxModelConfigBytes))
+                                : std::string("{}");
+  const CodeForm form =
+      RESHARD_TRY(code_form(text, config_path.value_or(model.weights->folder() + "/config.json")));
+  if (form.name() != quant)
+    return fail(Code::corrupt,
+                fmt::format("{}/reshard.json: layout '{}': the config beside it describes {}",
+                            model.name, model.weights->layout(), form.text));
+  const auto config = hf::read_config_values(*config_path);
+  const DType values = config && config->dtype ? *config->dtype : DType::bf16;
+  auto coded = coded_tensors(stored, form, values);
+  if (!coded) return tl::unexpected(std::move(coded).error().in(model.name));
+  if (!std::ranges::all_of(coded->weights, has_full_words))
+    return fail(Code::corrupt,
+                fmt::format("{}/reshard.json: lists codes in bytes, as {}", model.name, form.text));
+  // vLLM's ranks hold no orders of columns: they were in order when the checkpoint was written.
+  if (spec.family == "vllm")
+    for (auto& [name, weight] : coded->weights) weight.in_order = true;
+  stored = std::move(coded->tensors);
+  model.codes = ModelCodes{quant, form.text, std::move(coded->weights), {}};
   return {};
 }
 
@@ -110,7 +145,7 @@ std::string config_beside(const Model& model) {
 }
 
 Result<> take_scales(const std::string& method, DType values, ModelSpec& stored, Model& model) {
-  if (model.stored) return {};  // its layout says it
+  if (model.stored || model.codes) return {};  // its layout says it
   if (!model.weights || model.weights->kind() != Checkpoint::Kind::hf)
     return fail(Code::unsupported,
                 fmt::format("{}: quantization_config says {}, which is read in files of Hugging "
@@ -157,6 +192,9 @@ std::vector<CanonicalTensor> take_activation_scales(ModelSpec& stored) {
 Result<> take_scales_of_ranks(ModelSpec& stored, Model& model) {
   auto spec = parse_layout(model.weights->layout());
   if (!spec) return {};  // own_layout() says what is wrong with it
+  if (const auto quant = spec->keys.find("quant");
+      quant != spec->keys.end() && is_code_form(quant->second))
+    return take_codes_of_ranks(*spec, stored, model);
   const auto notation = take_quant(*spec);
   if (!notation || !*notation) return {};
   if ((*notation)->as_stored)

@@ -10,6 +10,7 @@
 
 #include "reshard/base/closest_name.h"
 #include "reshard/model/quant/blocks.h"
+#include "reshard/model/quant/codes.h"
 
 namespace reshard {
 namespace {
@@ -238,9 +239,10 @@ Result<std::optional<QuantNotation>> take_quant(LayoutSpec& spec) {
   if (!known)
     return fail(
         Code::invalid_argument,
-        fmt::format("{}: quant={} is unknown{}; known formats are {}, and stored", spec.family,
-                    *format, did_you_mean_one_of(*format, known_quant_formats()),
-                    known_quant_formats()));
+        fmt::format("{}: quant={} is unknown{}; known formats are {}, and stored; {} are moved as "
+                    "they are stored",
+                    spec.family, *format, did_you_mean_one_of(*format, known_quant_formats()),
+                    known_quant_formats(), known_code_forms()));
   q.format = *known;
   if (spec.family == "megatron" && has_integers(q.format))
     return fail(Code::unsupported,

@@ -15,19 +15,8 @@ std::optional<DType> value_dtype(std::string_view torch_name) {
 
 Result<const CheckpointTensor*> CodeFiles::part(FoundCodes& found, const CheckpointTensor& codes,
                                                 const WantedPart& want) const {
-  const CheckpointTensor* const t = stored(want.name);
-  if (t == nullptr)
-    return fail(Code::unsupported, fmt::format("'{}' is stored as {} without '{}'", codes.name,
-                                               form_.text, want.name));
-  if (std::ranges::find(want.dtypes, t->dtype) == want.dtypes.end() || t->shape != want.shape) {
-    std::string dtypes;
-    for (const DType d : want.dtypes)
-      dtypes += fmt::format("{}{}", dtypes.empty() ? "" : " or ", name(d));
-    return fail(Code::unsupported,
-                fmt::format("'{}' is {} {}; of '{}', stored as {}, it must be {} {}", t->name,
-                            name(t->dtype), to_string(t->shape), codes.name, form_.text, dtypes,
-                            to_string(want.shape)));
-  }
+  const auto* const said = RESHARD_TRY(find_part(form_, spec_, codes.name, want));
+  const CheckpointTensor* const t = stored(said->name);
   found.parts.push_back(t->name);
   return t;
 }

@@ -3,7 +3,6 @@
 // decodings.h.
 #pragma once
 
-#include <initializer_list>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -13,15 +12,10 @@
 #include "reshard/base/result.h"
 #include "reshard/io/checkpoint/checkpoint.h"
 #include "reshard/io/hf/code_form.h"
+#include "reshard/io/identify/codes/coded_weights.h"
 #include "reshard/transform/decode.h"
 
 namespace reshard::identify {
-
-inline constexpr std::initializer_list<DType> kFloats = {DType::f16, DType::bf16, DType::f32};
-
-/// The number of groups into which `n` elements are divided, of `size` each but for the last. Size
-/// 0 stands for one group.
-constexpr Index groups_of(Index n, Index size) { return size == 0 ? 1 : (n + size - 1) / size; }
 
 /// The dtype of decoded weights with this torch name ("bfloat16"): F16, BF16 or F32; none for
 /// others.
@@ -33,24 +27,20 @@ struct FoundCodes {
   Dims shape;
   DType dtype = DType::bf16;
   CodedTensor codes;
-  std::vector<std::string> parts = {};  ///< names of the tensors beside the codes.
-};
-
-/// The form required of a part: its name, one of the dtypes, and its shape.
-struct WantedPart {
-  std::string name;
-  std::initializer_list<DType> dtypes;
-  Dims shape;
+  std::vector<std::string> parts = {};     ///< names of the tensors beside the codes.
+  std::optional<CodedWeight> weight = {};  ///< the form of integers in files.
 };
 
 /// The files of a checkpoint whose weights are codes. Borrows its arguments.
 class CodeFiles {
  public:
+  /// @param spec the tensors of the files
   /// @param values the dtype of decoded weights, where the files do not say it
-  CodeFiles(const CodeForm& form, const Checkpoint& files, DType values)
-      : form_(form), files_(files), values_(values) {}
+  CodeFiles(const CodeForm& form, const Checkpoint& files, const ModelSpec& spec, DType values)
+      : form_(form), files_(files), spec_(spec), values_(values) {}
 
   const CodeForm& form() const { return form_; }
+  const ModelSpec& spec() const { return spec_; }
   const Checkpoint& files() const { return files_; }
   DType values() const { return values_; }
 
@@ -59,8 +49,7 @@ class CodeFiles {
   const CheckpointTensor* stored(const std::string& name) const {
     return find_tensor(files_.tensors(), name);
   }
-  /// The part, which is added to found.parts. Errors, Code::unsupported: it is missing, or has
-  /// another dtype or shape than the codes need.
+  /// The part, which is added to found.parts. Errors: those of find_part().
   Result<const CheckpointTensor*> part(FoundCodes& found, const CheckpointTensor& codes,
                                        const WantedPart& want) const;
   /// A matrix of I8, without its scales.
@@ -69,6 +58,7 @@ class CodeFiles {
  private:
   const CodeForm& form_;
   const Checkpoint& files_;
+  const ModelSpec& spec_;
   DType values_;
 };
 

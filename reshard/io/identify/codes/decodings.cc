@@ -18,10 +18,8 @@ namespace reshard::identify {
 namespace {
 
 using Method = CodeForm::Method;
+using Role = CodePart::Role;
 
-constexpr std::string_view kWeight = ".weight", kPacked = ".weight_packed", kQweight = ".qweight";
-/// Consecutive columns of AWQ's words.
-constexpr std::array<std::uint8_t, 16> kAwqPlaces = {0, 4, 1, 5, 2, 6, 3, 7};
 /// The codes of bitsandbytes' 4-bit forms, as its kernels have them (Dettmers et al. 2023, QLoRA).
 constexpr std::array<float, 16> kNf4 = {-1,
                                         -0x1.647362p-1F,
@@ -45,6 +43,77 @@ constexpr std::array<float, 16> kFp4 = {
 /// 1 / 127, as bitsandbytes rounds it.
 constexpr float kInt8Step = 7.874015748698502e-3F;
 
+/// The strides of a part's elements along rows and columns, in elements; 0 where one is for all.
+struct PartStrides {
+  Index rows = 0, cols = 0;
+};
+
+PartStrides strides_of(const CodedWeight& weight, const CodePart& part) {
+  const Dims shape = weight.shape_of(part);
+  PartStrides strides;
+  Index stride = 1;
+  for (int i = shape.size() - 1; i >= 0; --i) {
+    const CodeDim& dim = part.dims[static_cast<std::size_t>(i)];
+    (dim.rows ? strides.rows : strides.cols) = shape[i] > 1 ? stride : 0;
+    stride *= shape[i];
+  }
+  return strides;
+}
+
+PackedIntegers integers_of(const CodedWeight& weight, const CodePart& part,
+                           const std::byte* words) {
+  const PartStrides strides = strides_of(weight, part);
+  PackedIntegers out{.words = words,
+                     .bits = weight.bits,
+                     .word_bytes = weight.word_bytes,
+                     .is_signed = weight.is_signed,
+                     .row_stride = strides.rows,
+                     .col_stride = strides.cols,
+                     .place = weight.place};
+  // A word of one code runs along neither.
+  out.along_rows = weight.per_word() > 1 && std::ranges::any_of(part.dims, [&](const CodeDim& dim) {
+                     return dim.rows && dim.unit == weight.per_word();
+                   });
+  return out;
+}
+
+/// The matrix of a weight. `data`: the bytes of a part.
+template <class Data>
+CodedMatrix coded_matrix(const CodedWeight& weight, const Data& data) {
+  CodedMatrix m{.rows = weight.rows, .cols = weight.cols, .codes = {}};
+  m.zero_offset = weight.zero_offset;
+  m.groups = weight.groups();
+  m.group_cols = weight.group_cols;
+  for (const CodePart& part : weight.parts) {
+    if (part.role == Role::shape) continue;
+    const std::byte* const bytes = data(part);
+    const PartStrides strides = strides_of(weight, part);
+    switch (part.role) {
+      case Role::codes: m.codes = integers_of(weight, part, bytes); break;
+      case Role::zeros: m.zeros = integers_of(weight, part, bytes); break;
+      case Role::order: m.group_of_col = bytes; break;
+      case Role::shape: break;
+      case Role::scales:
+        m.scales = bytes;
+        m.scale_dtype = part.dtype;
+        m.scale_row = strides.rows;
+        m.scale_group = strides.cols;
+        break;
+    }
+  }
+  return m;
+}
+
+/// True if groups are consecutive columns. @pre m.group_of_col
+bool is_in_order(const CodedMatrix& m) {
+  for (Index col = 0; col < m.cols; ++col) {
+    std::int32_t group = 0;
+    std::memcpy(&group, m.group_of_col + col * Index{sizeof group}, sizeof group);
+    if (group != col / m.group_cols) return false;
+  }
+  return true;
+}
+
 class Finder : CodeFiles {
  public:
   using CodeFiles::CodeFiles;
@@ -57,15 +126,8 @@ class Finder : CodeFiles {
     };
     switch (form().method) {
       case Method::awq:
-        if (is(kQweight, DType::i32)) return awq(t);
-        break;
       case Method::gptq:
-        if (is(kQweight, DType::i32)) return gptq(t);
-        break;
-      case Method::compressed_tensors:
-        if (is(kPacked, DType::i32)) return packed(t);
-        if (is(kWeight, DType::i8)) return bytes(t);
-        break;
+      case Method::compressed_tensors: return coded(t);
       case Method::bitsandbytes:
         if (is(kWeight, DType::u8)) return table(t);
         if (is(kWeight, DType::i8)) return rows(t);
@@ -76,155 +138,51 @@ class Finder : CodeFiles {
   }
 
  private:
-  /// The module whose codes are named "MODULE" + `end`.
-  static std::string module_of(const CheckpointTensor& t, std::string_view end) {
-    return t.name.substr(0, t.name.size() - end.size());
-  }
-  /// The decoded weight of that module.
-  static FoundCodes named(const CheckpointTensor& t, std::string_view end, Dims shape,
-                          DType dtype) {
-    return {module_of(t, end) + std::string(kWeight), std::move(shape), dtype, {}};
-  }
-  /// Scales of AWQ and GPTQ [groups, rows], and zero points [groups, rows / 8].
-  Result<> take_beside(FoundCodes& found, CodedMatrix& m, const CheckpointTensor& q,
-                       const std::string& module) const {
-    const Index zero_words = groups_of(m.rows, m.codes.per_word());
-    m.groups = groups_of(m.cols, form().group_cols);
-    m.group_cols = form().group_cols == 0 ? m.cols : form().group_cols;
-    const auto* zeros =
-        RESHARD_TRY(part(found, q, {module + ".qzeros", {DType::i32}, Dims{m.groups, zero_words}}));
-    const auto* scales =
-        RESHARD_TRY(part(found, q, {module + ".scales", kFloats, Dims{m.groups, m.rows}}));
-    m.zeros = m.codes;
-    m.zeros->words = data(*zeros);
-    m.zeros->along_rows = true;
-    m.zeros->row_stride = 1;
-    m.zeros->col_stride = zero_words;
-    m.scales = data(*scales);
-    m.scale_dtype = scales->dtype;
-    m.scale_row = 1;
-    m.scale_group = m.rows;
-    return {};
-  }
-
-  Result<std::optional<FoundCodes>> awq(const CheckpointTensor& t) const {
-    CodedMatrix m{.rows = t.shape[1] * 8, .cols = t.shape[0], .codes = {}};
-    m.codes = {.words = data(t), .along_rows = true, .row_stride = 1, .col_stride = t.shape[1]};
-    m.codes.place = kAwqPlaces;
-    FoundCodes found = named(t, kQweight, {m.rows, m.cols}, values());
-    const std::string module = module_of(t, kQweight);
-    RESHARD_TRY(take_beside(found, m, t, module));
+  Result<std::optional<FoundCodes>> coded(const CheckpointTensor& t) const {
+    FoundCodes found;
+    const CanonicalTensor& codes = spec()[*spec().find(t.name)];
+    std::optional<Index> cols;
+    if (const auto weight = packed_weight(form(), codes))
+      cols = RESHARD_TRY(columns_of(*weight + "_shape", t));
+    auto named = RESHARD_TRY(coded_weight(form(), spec(), codes, cols));
+    if (!named) return std::optional<FoundCodes>();
+    CodedWeight& weight = named->weight;
+    found.tensor = std::move(named->name);
+    found.shape = {weight.rows, weight.cols};
+    found.dtype = values();
+    for (const CodePart& part : weight.parts)
+      if (part.role != Role::codes) found.parts.push_back(part.name);
+    const CodedMatrix m =
+        coded_matrix(weight, [&](const CodePart& part) { return data(*stored(part.name)); });
+    if (m.group_of_col != nullptr) weight.in_order = is_in_order(m);
     found.codes = m;
+    found.weight = std::move(weight);
     return std::optional(std::move(found));
   }
 
-  Result<std::optional<FoundCodes>> gptq(const CheckpointTensor& t) const {
-    CodedMatrix m{.rows = t.shape[1], .cols = t.shape[0] * (32 / form().bits), .codes = {}};
-    m.codes = {.words = data(t), .bits = form().bits, .row_stride = 1, .col_stride = t.shape[1]};
-    m.zero_offset = form().zeros_less_1 ? 1 : 0;
-    FoundCodes found = named(t, kQweight, {m.rows, m.cols}, values());
-    const std::string module = module_of(t, kQweight);
-    RESHARD_TRY(take_beside(found, m, t, module));
-    RESHARD_TRY(take_order(found, m, t, module + ".g_idx"));
-    found.codes = m;
-    return std::optional(std::move(found));
-  }
-
-  /// The group of each column, if the files say it.
-  Result<> take_order(FoundCodes& found, CodedMatrix& m, const CheckpointTensor& codes,
-                      const std::string& name) const {
-    if (stored(name) == nullptr) return {};
-    m.group_of_col = data(*RESHARD_TRY(part(found, codes, {name, {DType::i32}, Dims{m.cols}})));
-    return {};
-  }
-
-  /// compressed-tensors' words. A code is the integer plus half the range, and so is a zero point.
-  Result<std::optional<FoundCodes>> packed(const CheckpointTensor& t) const {
-    const Index k = 32 / form().bits;
-    CodedMatrix m{.rows = t.shape[0], .cols = t.shape[1] * k, .codes = {}};
-    m.codes = {.words = data(t), .bits = form().bits, .row_stride = t.shape[1], .col_stride = 1};
-    FoundCodes found = named(t, kPacked, {}, values());
-    RESHARD_TRY(take_shape(found, m, t));
-    RESHARD_TRY(take_scales(found, m, t));
-    if (const std::string name = found.tensor + "_zero_point"; stored(name) != nullptr) {
-      const auto* zeros =
-          RESHARD_TRY(part(found, t, {name, {DType::i32}, Dims{groups_of(m.rows, k), m.groups}}));
-      m.zeros = m.codes;
-      *m.zeros = {.words = data(*zeros),
-                  .bits = form().bits,
-                  .along_rows = true,
-                  .row_stride = m.groups,
-                  .col_stride = 1};
-    } else {
-      m.zero_offset = 1 << (form().bits - 1);
-    }
-    RESHARD_TRY(take_order(found, m, t, found.tensor + "_g_idx"));
-    found.shape = {m.rows, m.cols};
-    found.codes = m;
-    return std::optional(std::move(found));
-  }
-
-  /// The shape that is stored beside words whose last ones need not be full.
-  Result<> take_shape(FoundCodes& found, CodedMatrix& m, const CheckpointTensor& t) const {
-    const CheckpointTensor* const shape = stored(found.tensor + "_shape");
-    if (shape == nullptr) return {};
+  /// The columns of words whose last ones need not be full, if the files say their shape.
+  Result<std::optional<Index>> columns_of(const std::string& name,
+                                          const CheckpointTensor& t) const {
+    const CheckpointTensor* const shape = stored(name);
+    if (shape == nullptr) return std::optional<Index>();
     const auto sizes = stored_sizes(files(), *shape);
     if (!sizes)
       return fail(Code::corrupt, fmt::format("'{}' is {} {}; it must be two integers", shape->name,
-                                             name(shape->dtype), to_string(shape->shape)));
+                                             reshard::name(shape->dtype), to_string(shape->shape)));
     const auto& said = *sizes;
-    const Index k = m.codes.per_word();
-    if (said[0] != m.rows || said[1] < 0 || said[1] > m.cols || groups_of(said[1], k) != t.shape[1])
+    const Index k = 32 / form().bits, rows = t.shape[0], cols = t.shape[1] * k;
+    if (said[0] != rows || said[1] < 0 || said[1] > cols || groups_of(said[1], k) != t.shape[1])
       return fail(Code::corrupt,
                   fmt::format("'{}' says [{}, {}], but '{}' has words for {}", shape->name, said[0],
-                              said[1], t.name, to_string(Dims{m.rows, m.cols})));
-    m.cols = said[1];
-    found.parts.push_back(shape->name);
-    return {};
-  }
-
-  /// compressed-tensors' scales: of the tensor, of rows, or of groups of columns.
-  Result<> take_scales(FoundCodes& found, CodedMatrix& m, const CheckpointTensor& t) const {
-    const std::string name = found.tensor + "_scale";
-    const CheckpointTensor* const there = stored(name);
-    const bool one = there != nullptr && volume(there->shape) == 1;
-    const bool grouped = there != nullptr && there->shape.size() == 2 && there->shape[1] > 0;
-    m.groups = grouped ? there->shape[1] : 1;
-    const Dims shape = one ? there->shape : Dims{m.rows, m.groups};
-    const auto* scales = RESHARD_TRY(part(found, t, {name, kFloats, shape}));
-    if (m.cols % m.groups != 0)
-      return fail(Code::unsupported,
-                  fmt::format("'{}' has {} columns in {} groups, which are not of one size", t.name,
-                              m.cols, m.groups));
-    m.group_cols = m.cols / m.groups;
-    m.scales = data(*scales);
-    m.scale_dtype = scales->dtype;
-    m.scale_row = one ? 0 : m.groups;
-    m.scale_group = 1;
-    return {};
-  }
-
-  /// compressed-tensors' I8.
-  Result<std::optional<FoundCodes>> bytes(const CheckpointTensor& t) const {
-    CodedMatrix m = signed_bytes(t);
-    FoundCodes found = named(t, kWeight, {m.rows, m.cols}, values());
-    RESHARD_TRY(take_scales(found, m, t));
-    if (const std::string name = found.tensor + "_zero_point"; stored(name) != nullptr) {
-      const Dims& of_scales = stored(found.tensor + "_scale")->shape;
-      m.zeros = m.codes;
-      m.zeros->words = data(*RESHARD_TRY(part(found, t, {name, {DType::i8}, of_scales})));
-      m.zeros->row_stride = m.scale_row;
-    }
-    RESHARD_TRY(take_order(found, m, t, found.tensor + "_g_idx"));
-    found.codes = m;
-    return std::optional(std::move(found));
+                              said[1], t.name, to_string(Dims{rows, cols})));
+    return std::optional<Index>(said[1]);
   }
 
   /// bitsandbytes' LLM.int8(): a scale of each row, which is its largest magnitude.
   Result<std::optional<FoundCodes>> rows(const CheckpointTensor& t) const {
     CodedMatrix m = signed_bytes(t);
-    FoundCodes found = named(t, kWeight, {m.rows, m.cols}, values());
-    const std::string module = module_of(t, kWeight);
+    FoundCodes found{t.name, {m.rows, m.cols}, values(), {}};
+    const std::string module = t.name.substr(0, t.name.size() - kWeight.size());
     m.scales = data(*RESHARD_TRY(part(found, t, {module + ".SCB", {DType::f32}, Dims{m.rows}})));
     m.scale_dtype = DType::f32;
     m.scale_row = 1;
@@ -319,7 +277,7 @@ class Finder : CodeFiles {
 
 Result<DecodedTensors> decoded_tensors(const ModelSpec& stored, const CodeForm& form,
                                        const Checkpoint& checkpoint, DType values) {
-  const Finder finder(form, checkpoint, values);
+  const Finder finder(form, checkpoint, stored, values);
   std::map<std::string, FoundCodes> found;  // by the name of the codes
   std::set<std::string> parts;
   for (const CheckpointTensor& t : checkpoint.tensors()) {
@@ -337,9 +295,35 @@ Result<DecodedTensors> decoded_tensors(const ModelSpec& stored, const CodeForm& 
       RESHARD_TRY(out.tensors.add(t.name, t.shape, t.dtype, t.merged));
       continue;
     }
-    const FoundCodes& f = codes->second;
+    FoundCodes& f = codes->second;
     RESHARD_TRY(out.tensors.add(f.tensor, f.shape, f.dtype));
     out.codes.emplace(f.tensor, f.codes);
+    if (f.weight) out.weights.emplace(f.tensor, *std::move(f.weight));
+  }
+  return out;
+}
+
+Result<CodedTensors> coded_tensors(const ModelSpec& stored, const CodeForm& form, DType values) {
+  std::map<std::string, NamedWeight> found;  // by the name of the codes
+  std::set<std::string> parts;
+  for (const CanonicalTensor& t : stored.tensors()) {
+    auto one = RESHARD_TRY(coded_weight(form, stored, t));
+    if (!one) continue;
+    for (const CodePart& part : one->weight.parts)
+      if (part.role != CodePart::Role::codes) parts.insert(part.name);
+    found.emplace(t.name, *std::move(one));
+  }
+  CodedTensors out;
+  for (const CanonicalTensor& t : stored.tensors()) {
+    if (parts.contains(t.name)) continue;
+    const auto codes = found.find(t.name);
+    if (codes == found.end()) {
+      RESHARD_TRY(out.tensors.add(t.name, t.shape, t.dtype, t.merged));
+      continue;
+    }
+    auto& [name, weight] = codes->second;
+    RESHARD_TRY(out.tensors.add(name, {weight.rows, weight.cols}, values));
+    out.weights.emplace(name, std::move(weight));
   }
   return out;
 }
