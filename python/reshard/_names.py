@@ -6,21 +6,16 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 
+from reshard import _core
 from reshard._errors import InvalidArgumentError
 
 Names = Callable[[str], str | None] | Mapping[str, str | None] | None
-
-# Parts of names that wrappers add: torch's, PEFT's and Megatron-Bridge's around a weight with an adapter.
-_WRAPPERS = {"_orig_mod", "_checkpoint_wrapped_module", "_fsdp_wrapped_module", "base_layer", "to_wrap"}
-# Of the module that PEFT trains in a copy: its name, and that of the original, which stays behind.
-_COPY = re.compile(r"(?P<module>.*)\.modules_to_save\.(?P<adapter>[^.]+)\.(?P<rest>.*)")
-_ORIGINAL = re.compile(r".*\.original_module\..*")
 
 
 def renamed(names: Names) -> Callable[[str], str | None]:
   """A function from the name of a parameter to that of a tensor; None: the parameter is left out.
 
-  names  None: the name without the parts that torch.compile, activation checkpointing, FSDP1 and PEFT
+  names  None: the name without the parts that torch.compile, activation checkpointing, FSDP1, DDP and PEFT
          add (of a module that PEFT trains in a copy, the copy's); a function; or a dict of patterns: "*" matches any run of characters, "#" a run of digits,
          and "$1" to "$9" in the value are what they matched. The first that matches counts; a name
          that none matches stays.
@@ -61,18 +56,16 @@ def _plain() -> Callable[[str], str | None]:
   copies: dict[str, str] = {}
 
   def find(name: str) -> str | None:
-    plain = ".".join(part for part in name.split(".") if part not in _WRAPPERS).removeprefix("base_model.model.")
-    if _ORIGINAL.fullmatch(plain):
+    role, whole, adapter = _core.parameter_name(name)
+    if role == "original":
       return None
-    copy = _COPY.fullmatch(plain)
-    if not copy:
-      return plain
-    whole = f"{copy['module']}.{copy['rest']}"
-    if copies.setdefault(whole, copy["adapter"]) != copy["adapter"]:
+    if role != "whole":
+      return str(_core.without_wrappers(name))
+    if adapter and copies.setdefault(whole, adapter) != adapter:
       raise InvalidArgumentError(
-        f"'{whole}' is in the copies of two adapters, '{copies[whole]}' and '{copy['adapter']}': leave one out with names="
+        f"'{whole}' is in the copies of two adapters, '{copies[whole]}' and '{adapter}': leave one out with names="
       )
-    return whole
+    return str(whole)
 
   return find
 

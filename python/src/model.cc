@@ -7,6 +7,7 @@
 #include "reshard/convert/inspect/tensor_kinds.h"
 #include "reshard/io/example_configs.h"
 #include "reshard/model/names.h"
+#include "reshard/model/parameter_names.h"
 
 namespace reshard::python {
 namespace {
@@ -329,9 +330,23 @@ Raises NotFoundError if there is no such model, CorruptError for a file that vio
 UnsupportedError for what this version cannot read.)");
 }
 
+void bind_names(nb::module_& m) {
+  m.def("without_wrappers", &without_wrappers, nb::arg("name"),
+        R"(A parameter's name without the parts that modules around modules add.)");
+  m.def(
+      "parameter_name",
+      [](std::string_view text) {
+        const ParameterName found = parameter_name(text);
+        return std::tuple(std::string(name(found.role)), found.tensor, found.adapter);
+      },
+      nb::arg("name"),
+      R"((role, tensor, adapter) of a parameter's name; the roles are those of reshard::ParameterName.)");
+}
+
 }  // namespace
 
 void bind_model(nb::module_& m) {
+  bind_names(m);
   bind_tensors(m);
   bind_kinds(m);
   bind_checkpoint(m);

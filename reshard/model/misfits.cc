@@ -4,32 +4,28 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 
 #include "reshard/base/closest_name.h"
+#include "reshard/model/parameter_names.h"
 
 namespace reshard {
 namespace {
 
-/// The names of PEFT's and Megatron-Bridge's modules around a frozen weight, and of their own.
-constexpr std::array<std::string_view, 2> kWrapped = {".base_layer.", ".to_wrap."};
-constexpr std::array<std::string_view, 5> kAdapter = {".lora_A.", ".lora_B.", ".lora_embedding_",
-                                                      ".lora_magnitude_vector.", ".adapter."};
+using Role = ParameterName::Role;
 
-template <std::size_t n>
-const std::string_view* first_with(const std::vector<std::string_view>& names,
-                                   const std::array<std::string_view, n>& parts) {
-  const auto found = std::ranges::find_if(names, [&](std::string_view name) {
-    return std::ranges::any_of(
-        parts, [&](std::string_view part) { return name.find(part) != std::string_view::npos; });
-  });
+template <class Is>
+const std::string_view* first_that(const std::vector<std::string_view>& names, Is is) {
+  const auto found =
+      std::ranges::find_if(names, [&](std::string_view name) { return is(parameter_name(name)); });
   return found == names.end() ? nullptr : &*found;
 }
 
 /// "'X.base_layer.weight' and 'X.lora_A.weight' are ...", or nothing.
 std::string adapter_text(const std::vector<std::string_view>& misfits) {
-  const auto* wrapped = first_with(misfits, kWrapped);
-  const auto* adapter = first_with(misfits, kAdapter);
+  const auto* wrapped = first_that(misfits, [](const ParameterName& p) { return p.wrapped; });
+  const auto* adapter = first_that(misfits, [](const ParameterName& p) {
+    return p.role != Role::whole && p.role != Role::original;
+  });
   if (wrapped == nullptr && adapter == nullptr) return "";
   std::string names = fmt::format("'{}' is", wrapped != nullptr ? *wrapped : *adapter);
   if (wrapped != nullptr && adapter != nullptr)

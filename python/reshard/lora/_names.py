@@ -3,10 +3,10 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
+from reshard import _core
 from reshard._errors import UnsupportedError
 
 __all__ = ["NAMES", "Part", "adapters_in", "part_of", "whole_adapters_in"]
@@ -15,12 +15,6 @@ __all__ = ["NAMES", "Part", "adapters_in", "part_of", "whole_adapters_in"]
 NAMES = "*.lora_*"
 
 _ROOT = "base_model.model."
-# A parameter of PEFT's modules: "X.lora_A.ADAPTER.weight", "X.lora_embedding_A.ADAPTER".
-_LINEAR = re.compile(r"(?P<module>.+)\.lora_(?P<kind>[AB])(\.(?P<adapter>[^.]+))?\.weight")
-_EMBEDDING = re.compile(r"(?P<module>.+)\.lora_embedding_(?P<kind>[AB])(\.(?P<adapter>[^.]+))?")
-# What else PEFT, and Megatron-Bridge, give a module with an adapter.
-_OTHERS = re.compile(r".+\.(lora_[A-Za-z_]+|adapter)(\..+)?")
-
 
 @dataclass(frozen=True)
 class Part:
@@ -47,25 +41,23 @@ def part_of(name: str) -> Part | None:
 
   Raises UnsupportedError for other tensors of adapters: DoRA's magnitudes, biases of B, Megatron-Bridge's.
   """
-  plain = name.removeprefix(_ROOT)
-  for pattern, prefix in ((_LINEAR, ""), (_EMBEDDING, "embedding_")):
-    found = pattern.fullmatch(plain)
-    if found:
-      return Part(found["module"], prefix + found["kind"], found["adapter"] or "default")
-  if _OTHERS.fullmatch(plain):
+  role, tensor, adapter = _core.parameter_name(name)
+  if role == "other":
     raise UnsupportedError(
       f"'{name}' is part of an adapter that is more than A and B (DoRA, biases, Megatron-Bridge): merge it before"
     )
-  return None
+  if role in ("whole", "original"):
+    return None
+  return Part(tensor.removesuffix(".weight"), role, adapter or "default")
 
 
 def whole_adapters_in(names: Collection[str]) -> set[str]:
   """The adapters of which A, B and the weight that they change are there. Raises nothing: other names are ignored."""
   found: set[str] = set()
   for name in names:
-    a = _LINEAR.fullmatch(name.removeprefix(_ROOT))
-    if a and a["kind"] == "A" and f"{a['module']}.weight" in names and name.replace(".lora_A.", ".lora_B.") in names:
-      found.add(a["adapter"] or "default")
+    role, weight, adapter = _core.parameter_name(name)
+    if role == "A" and weight in names and name.replace(".lora_A.", ".lora_B.") in names:
+      found.add(adapter or "default")
   return found
 
 

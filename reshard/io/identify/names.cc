@@ -15,27 +15,10 @@
 #include "reshard/io/identify/tensor_lists.h"
 #include "reshard/io/identify/trainer_state.h"
 #include "reshard/model/names.h"
+#include "reshard/model/parameter_names.h"
 
 namespace reshard::identify {
 namespace {
-
-/// The parts of names that torch.compile, activation checkpointing, FSDP1 and modules around
-/// modules (DDP, Megatron's Float16Module) add.
-constexpr std::array<std::string_view, 4> kWrappers = {"_orig_mod", "_checkpoint_wrapped_module",
-                                                       "_fsdp_wrapped_module", "module"};
-
-std::string without_wrappers(std::string_view name) {
-  std::string out;
-  while (!name.empty()) {
-    const std::size_t end = std::min(name.find('.'), name.size() - 1) + 1;
-    const std::string_view part = name.substr(0, end);
-    const bool inner = part.ends_with('.');
-    if (!inner || std::ranges::find(kWrappers, part.substr(0, end - 1)) == kWrappers.end())
-      out += part;
-    name.remove_prefix(end);
-  }
-  return out;
-}
 
 /// A count that trainers keep as a tensor.
 bool is_counter(const TensorSpec& tensor) {

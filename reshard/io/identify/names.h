@@ -7,7 +7,7 @@ namespace reshard::identify {
 
 /// Finds the model among the tensors of a checkpoint in pieces and names them as its config does.
 /// They lie below one prefix ("model.", "app.model."), which is taken off, as are the parts of
-/// names that torch's wrappers add ("_orig_mod.", "module."). The other tensors become entries of
+/// names that wrappers add (without_wrappers()). The other tensors become entries of
 /// pieces().others. With ModelOptions::prefix that prefix counts; with an empty one, and without a
 /// config that reshard understands, names stay as they are.
 ///

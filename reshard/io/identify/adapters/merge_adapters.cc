@@ -15,6 +15,7 @@
 #include "reshard/io/files/json.h"
 #include "reshard/io/identify/adapters/peft.h"
 #include "reshard/model/names.h"
+#include "reshard/model/parameter_names.h"
 
 namespace reshard::identify {
 namespace {
@@ -55,23 +56,23 @@ struct Adapter {
 };
 
 Result<> take_part(Adapter& adapter, const StoredTensor& t) {
-  using Kind = PeftName::Kind;
-  PeftName found = peft_name(t.name);
-  if (found.kind == Kind::other)
+  using Role = ParameterName::Role;
+  const ParameterName found = parameter_name(t.name);
+  if (found.role == Role::other || found.role == Role::original)
     return adapter.fails(Code::unsupported,
                          fmt::format("'{}' is more than A and B; merge it with PEFT", t.name));
   if (!is_mergeable(t.dtype))
     return adapter.fails(Code::unsupported,
                          fmt::format("{}: parts of an adapter are F32, BF16 or F16", described(t)));
   TensorParts& parts = adapter.parts[found.tensor];
-  const bool is_a = found.kind == Kind::a || found.kind == Kind::embedding_a;
-  const StoredTensor*& part = found.kind == Kind::whole ? parts.whole : is_a ? parts.a : parts.b;
+  const bool is_a = found.role == Role::a || found.role == Role::embedding_a;
+  const StoredTensor*& part = found.role == Role::whole ? parts.whole : is_a ? parts.a : parts.b;
   if (part != nullptr)
     return adapter.fails(
         Code::invalid_argument,
         fmt::format("'{}' and '{}' are the same part of '{}'", part->name, t.name, found.tensor));
   part = &t;
-  parts.embedding |= found.kind == Kind::embedding_a || found.kind == Kind::embedding_b;
+  parts.embedding |= found.role == Role::embedding_a || found.role == Role::embedding_b;
   return {};
 }
 
@@ -220,7 +221,7 @@ class Merger {
           Code::invalid_argument,
           fmt::format("{} and {} do not give '{}' its shape, {}{}", described(a), described(b),
                       t.name, to_string(t.shape), transposed ? " (transposed)" : ""));
-    const std::string module = peft_name(a.name).tensor;
+    const std::string module = parameter_name(a.name).tensor;
     const auto scale = static_cast<float>(adapter_.config.scale(
         std::string_view(module).substr(0, module.size() - std::string_view(".weight").size()),
         a.shape[0]));

@@ -124,25 +124,4 @@ Result<PeftConfig> parse_peft_config(std::string_view text, std::string_view sou
   return config;
 }
 
-PeftName peft_name(std::string_view name) {
-  using Kind = PeftName::Kind;
-  constexpr std::string_view kRoot = "base_model.model.";
-  if (name.starts_with(kRoot)) name.remove_prefix(kRoot.size());
-  constexpr std::array<std::pair<std::string_view, Kind>, 4> kEnds = {
-      {{".lora_A.weight", Kind::a},
-       {".lora_B.weight", Kind::b},
-       {".lora_embedding_A", Kind::embedding_a},
-       {".lora_embedding_B", Kind::embedding_b}}};
-  for (const auto& [end, kind] : kEnds)
-    if (name.ends_with(end) && name.size() > end.size())
-      return {kind, std::string(name.substr(0, name.size() - end.size())) + ".weight"};
-  const bool other = name.find(".lora_") != std::string_view::npos ||
-                     name.find(".token_adapter.") != std::string_view::npos;
-  std::string tensor(name);
-  constexpr std::string_view kBase = ".base_layer.";
-  if (const auto at = tensor.rfind(kBase); at != std::string::npos)
-    tensor.replace(at, kBase.size(), ".");
-  return {other ? Kind::other : Kind::whole, std::move(tensor)};
-}
-
 }  // namespace reshard::identify

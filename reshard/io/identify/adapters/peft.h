@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// LoRA adapters in the files of PEFT 0.21: adapter_config.json and names of tensors.
+// LoRA adapters in the files of PEFT 0.21: adapter_config.json.
 #pragma once
 
 #include <optional>
@@ -30,23 +30,5 @@ struct PeftConfig {
 /// whose initialisation changed the base weights, and for patterns with other characters than a
 /// leading "^", "." and "\.".
 Result<PeftConfig> parse_peft_config(std::string_view text, std::string_view source);
-
-/// A tensor's role in an adapter.
-struct PeftName {
-  enum class Kind {
-    a,            ///< [rank, in].
-    b,            ///< [out, rank].
-    embedding_a,  ///< [rank, words].
-    embedding_b,  ///< [width, rank].
-    whole,        ///< replaces a tensor of the model (modules_to_save, trained biases).
-    other,        ///< another form: magnitudes of DoRA, biases of B, single tokens.
-  };
-  Kind kind = Kind::whole;
-  std::string
-      tensor;  ///< of the model, by the names of its module: the weight that factors change.
-};
-
-/// Reads the name of a tensor in an adapter's file.
-PeftName peft_name(std::string_view name);
 
 }  // namespace reshard::identify

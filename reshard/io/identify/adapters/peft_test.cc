@@ -10,8 +10,6 @@
 namespace reshard::identify {
 namespace {
 
-using Kind = PeftName::Kind;
-
 Result<PeftConfig> parsed(const std::string& more) {
   return parse_peft_config(R"({"peft_type": "LORA", "r": 4, "lora_alpha": 6)" + more + "}",
                            "c.json");
@@ -60,26 +58,6 @@ TEST(PeftConfig, refuses_other_forms_by_name) {
             "c.json: lora_alpha is missing");
   EXPECT_EQ(parse_peft_config(R"({"lora_alpha": "6"})", "c").error().code, Code::corrupt);
   EXPECT_EQ(parse_peft_config("[]", "c").error().code, Code::corrupt);
-}
-
-TEST(PeftName, tells_factors_from_whole_tensors) {
-  const auto is = [](const char* name, Kind kind, const char* tensor) {
-    const PeftName found = peft_name(name);
-    EXPECT_EQ(found.kind, kind) << name;
-    EXPECT_EQ(found.tensor, tensor) << name;
-  };
-  is("base_model.model.model.layers.0.q_proj.lora_A.weight", Kind::a,
-     "model.layers.0.q_proj.weight");
-  is("base_model.model.q_proj.lora_B.weight", Kind::b, "q_proj.weight");
-  is("base_model.model.embed_tokens.lora_embedding_A", Kind::embedding_a, "embed_tokens.weight");
-  is("base_model.model.embed_tokens.lora_embedding_B", Kind::embedding_b, "embed_tokens.weight");
-  is("base_model.model.embed_tokens.base_layer.weight", Kind::whole, "embed_tokens.weight");
-  is("base_model.model.lm_head.weight", Kind::whole, "lm_head.weight");
-  is("base_model.model.q_proj.base_layer.bias", Kind::whole, "q_proj.bias");
-  for (const char* name :
-       {"base_model.model.q_proj.lora_magnitude_vector", "base_model.model.q_proj.lora_B.bias",
-        "base_model.model.embed_tokens.token_adapter.trainable_tokens_delta", ".lora_A.weight"})
-    EXPECT_EQ(peft_name(name).kind, Kind::other) << name;
 }
 
 }  // namespace
