@@ -146,16 +146,31 @@ struct ConvertJob {
   const ConvertHook& hook;
 };
 
+/// A set of the target's slots.
+class SlotSet {
+ public:
+  SlotSet(const ModelLayout& layout, std::span<const SlotId> slots)
+      : has_(static_cast<std::size_t>(layout.num_slots())) {
+    for (const SlotId slot : slots) has_[slot.index()] = true;
+  }
+  /// False for the slot -1, which stands for none.
+  bool contains(SlotId slot) const { return slot.value() >= 0 && has_[slot.index()]; }
+
+ private:
+  std::vector<bool> has_;
+};
+
 /// The slots of a file that move as the source stores them.
 std::vector<SlotId> slots_as_stored(const ConvertJob& job, const output::OutputFile& file) {
   if (job.as_stored) return file.slots;
   if (job.stored == nullptr || !job.target.quantised) return {};
+  const SlotSet of_file(*job.target.stored(), file.slots);
   std::vector<SlotId> slots;
   for (const QuantisedLayout::Pair& pair : job.target.quantised->pairs) {
     const auto& parts = job.target.stored()->slot(pair.data).sections[0].parts;
     if (parts.empty() || !job.stored->moves(parts[0].tensor)) continue;
     for (const SlotId slot : {pair.data, pair.scales, pair.factor})
-      if (std::ranges::find(file.slots, slot) != file.slots.end()) slots.push_back(slot);
+      if (of_file.contains(slot)) slots.push_back(slot);
   }
   return slots;
 }
@@ -188,6 +203,7 @@ Result<> write_known_parts(const ConvertJob& job, const output::OutputFile& file
                            std::vector<SlotId>& slots, TensorFileWriter& writer) {
   if (!job.target.as_codes) return {};
   const ModelLayout& layout = *job.target.stored();
+  std::vector<SlotId> written;
   for (std::size_t i = 0; i < file.slots.size(); ++i) {
     const SlotId slot = file.slots[i];
     const auto& parts = layout.slot(slot).sections[0].parts;
@@ -195,8 +211,9 @@ Result<> write_known_parts(const ConvertJob& job, const output::OutputFile& file
     const auto bytes = output::known_part(*job.model.codes, layout, file.rank, slot);
     if (bytes.empty()) continue;
     RESHARD_TRY(writer.write_at(i, 0, bytes));
-    std::erase(slots, slot);
+    written.push_back(slot);
   }
+  std::erase_if(slots, [known = SlotSet(layout, written)](SlotId s) { return known.contains(s); });
   return {};
 }
 
@@ -204,10 +221,11 @@ Result<> write_file(const ConvertJob& job, const output::OutputFile& file, Tenso
                     const Progress& progress) {
   std::vector<SlotId> stored = slots_as_stored(job, file);
   RESHARD_TRY(write_known_parts(job, file, stored, writer));
+  const SlotSet as_stored(*job.target.stored(), stored);
   std::vector<SlotId> others;
   Index before = 0;  ///< bytes that the first stream writes.
   for (const SlotId slot : file.slots)
-    if (!job.as_stored && std::ranges::find(stored, slot) == stored.end()) {
+    if (!job.as_stored && !as_stored.contains(slot)) {
       others.push_back(slot);
       before += bytes_of_local(*job.target.stored(), file.rank, slot);
     }
