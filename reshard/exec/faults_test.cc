@@ -11,7 +11,7 @@
 #include "reshard/exec/verify/fingerprints.h"
 #include "reshard/model/configs_testutil.h"
 #include "reshard/transport/inproc/inproc.h"
-#include "reshard/transport/testing/fault.h"
+#include "reshard/transport/testing/fault_testutil.h"
 #include "reshard/transport/testing/rank_threads_testutil.h"
 
 namespace reshard {

@@ -13,7 +13,7 @@
 
 #include "reshard/exec/refit_rank_testutil.h"
 #include "reshard/transport/shm/shm_testutil.h"
-#include "reshard/transport/testing/fault.h"
+#include "reshard/transport/testing/fault_testutil.h"
 
 namespace reshard {
 namespace {

@@ -10,7 +10,7 @@
 #include "reshard/model/random_layout_testutil.h"
 #include "reshard/transport/inproc/inproc.h"
 #include "reshard/transport/shm/shm_testutil.h"
-#include "reshard/transport/testing/fault.h"
+#include "reshard/transport/testing/fault_testutil.h"
 #include "reshard/transport/testing/loopback_testutil.h"
 
 namespace reshard {

@@ -8,7 +8,7 @@
 
 #include "reshard/refit/session/session_testutil.h"
 #include "reshard/transport/inproc/inproc.h"
-#include "reshard/transport/testing/fault.h"
+#include "reshard/transport/testing/fault_testutil.h"
 
 namespace reshard {
 namespace {

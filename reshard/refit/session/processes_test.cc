@@ -11,7 +11,7 @@
 #include "reshard/refit/session/session_testutil.h"
 #include "reshard/refit/session/targets_reader_testutil.h"
 #include "reshard/transport/shm/shm_testutil.h"
-#include "reshard/transport/testing/fault.h"
+#include "reshard/transport/testing/fault_testutil.h"
 
 namespace reshard {
 namespace {

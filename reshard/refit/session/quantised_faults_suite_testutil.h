@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "reshard/refit/session/quantised_memory_testutil.h"
-#include "reshard/transport/testing/fault.h"
+#include "reshard/transport/testing/fault_testutil.h"
 
 namespace reshard::quantised {
 

@@ -12,7 +12,7 @@
 #include "reshard/refit/session/quantised_memory_testutil.h"
 #include "reshard/refit/session/targets_reader_testutil.h"
 #include "reshard/transport/shm/shm_testutil.h"
-#include "reshard/transport/testing/fault.h"
+#include "reshard/transport/testing/fault_testutil.h"
 
 namespace reshard::quantised {
 namespace {

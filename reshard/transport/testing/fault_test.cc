@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Protects: each fault affects the message that it names and no other, identically in every run.
-#include "reshard/transport/testing/fault.h"
+#include "reshard/transport/testing/fault_testutil.h"
 
 #include <gtest/gtest.h>
 

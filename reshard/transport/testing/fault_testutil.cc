@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "reshard/transport/testing/fault.h"
+#include "reshard/transport/testing/fault_testutil.h"
 
 #include <algorithm>
 #include <cstddef>
