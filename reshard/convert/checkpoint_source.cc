@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <cstring>
+#include <iterator>
 
 #include "reshard/base/check.h"
 #include "reshard/model/misfits.h"
@@ -64,6 +65,8 @@ Result<CheckpointSource> CheckpointSource::bind(const Model& model,
   ComputedWeights computed = RESHARD_TRY(ComputedWeights::compute(model, *own));
   CheckpointSource source(model, std::move(computed), std::move(files),
                           RankBuffers(std::move(own)));
+  for (std::size_t i = 0; i < checkpoint.num_files(); ++i)
+    source.mapped_.emplace(checkpoint.mapping(i).bytes().data(), &checkpoint.mapping(i));
   for (Rank r : source.buffers_.layout().ranks().members()) RESHARD_TRY(source.bind_rank(r));
   return source;
 }
@@ -77,7 +80,6 @@ Result<> CheckpointSource::bind_rank(Rank r) {
     const FileTensor want = files_.file_tensor(slot, r);
     if (const auto values = computed_.values_of(want.name); !values.empty()) {
       RESHARD_TRY(buffers_.bind_read_only(r, slot, values));
-      is_converted_.emplace(r, slot);
       continue;
     }
     const auto* tensor = find_tensor(tensors, want.name);
@@ -142,25 +144,26 @@ Result<> CheckpointSource::bind_as_float(Rank r, SlotId slot, const CheckpointTe
   const std::span<const std::byte> bytes = checkpoint_->data(tensor);
   widen(tensor.dtype, bytes, memory.get());
   checkpoint_->drop(tensor);
-  is_converted_.emplace(r, slot);
   converted_.push_back(std::move(memory));
   return buffers_.bind_read_only(
       r, slot, {converted_.back().get(), static_cast<std::size_t>(count * kFloat)});
 }
 
-const CheckpointTensor* CheckpointSource::in_file(Rank r, SlotId slot) const {
-  if (is_converted_.contains({r, slot})) return nullptr;
-  return find_tensor(stored(r), files_.file_tensor(slot, r).name);
+const MappedFile* CheckpointSource::file_at(const std::byte* memory) const {
+  const auto after = mapped_.upper_bound(memory);
+  if (after == mapped_.begin()) return nullptr;
+  const auto& [begin, file] = *std::prev(after);
+  return memory - begin < file->size() ? file : nullptr;
 }
 
-void CheckpointSource::prefetch(Rank r, SlotId slot, Index offset, Index bytes) const {
-  if (const CheckpointTensor* tensor = in_file(r, slot))
-    checkpoint_->mapping(tensor->file).prefetch(tensor->offset + offset, bytes);
+void CheckpointSource::prefetch(std::span<const std::byte> memory) const {
+  if (const MappedFile* file = file_at(memory.data()))
+    file->prefetch(memory.data() - file->bytes().data(), std::ssize(memory));
 }
 
-void CheckpointSource::drop(Rank r, SlotId slot, Index offset, Index bytes) const {
-  if (const CheckpointTensor* tensor = in_file(r, slot))
-    checkpoint_->mapping(tensor->file).drop(tensor->offset + offset, bytes);
+void CheckpointSource::drop(std::span<const std::byte> memory) const {
+  if (const MappedFile* file = file_at(memory.data()))
+    file->drop(memory.data() - file->bytes().data(), std::ssize(memory));
 }
 
 }  // namespace reshard

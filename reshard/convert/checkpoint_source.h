@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstddef>
+#include <map>
 #include <memory>
 #include <set>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -34,14 +37,15 @@ class CheckpointSource {
   /// which bind() accepts; a line each. Empty for checkpoints of kind hf, whose writers disagree
   /// about such dimensions.
   const std::vector<std::string>& other_shapes() const { return other_shapes_; }
-  /// Lets the kernel begin to read a byte range of a local tensor. Returns at once.
-  void prefetch(Rank r, SlotId slot, Index offset, Index bytes) const;
-  /// Lets the kernel reclaim a byte range of a local tensor; a later read fetches it again.
-  void drop(Rank r, SlotId slot, Index offset, Index bytes) const;
+  /// Lets the kernel begin to read this part of a local tensor from its file. Returns at once.
+  /// Nothing happens to tensors that are not in a file.
+  void prefetch(std::span<const std::byte> memory) const;
+  /// Lets the kernel reclaim this part of a local tensor; a later read fetches it again.
+  void drop(std::span<const std::byte> memory) const;
 
  private:
-  /// The tensor in a file that a local tensor is; null if it was converted when it was bound.
-  const CheckpointTensor* in_file(Rank r, SlotId slot) const;
+  /// The file that is mapped there; null if none is.
+  const MappedFile* file_at(const std::byte* memory) const;
   CheckpointSource(const Model& model, ComputedWeights computed, SlotFiles files,
                    RankBuffers buffers)
       : checkpoint_(&*model.weights),
@@ -66,7 +70,7 @@ class CheckpointSource {
   SlotFiles files_;
   ComputedWeights computed_;
   std::vector<std::unique_ptr<std::byte[]>> converted_;
-  std::set<std::pair<Rank, SlotId>> is_converted_;
+  std::map<const std::byte*, const MappedFile*> mapped_;  ///< by first byte.
   RankBuffers buffers_;
   std::vector<std::string> other_shapes_;
 };

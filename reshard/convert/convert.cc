@@ -179,22 +179,23 @@ std::vector<SlotId> slots_as_stored(const ConvertJob& job, const output::OutputF
 Result<> write_slots(const ConvertJob& job, const Planner& planner, bool as_stored,
                      const output::OutputFile& file, std::span<const SlotId> slots,
                      TensorFileWriter& writer, const Progress& progress) {
-  const StreamDone done = [&](Rank r, SlotId slot, Index offset, Index bytes) {
-    job.source.drop(r, slot, offset, bytes);
-    if (job.hook) job.hook("piece");
-  };
-  StreamOptions options{job.options.buffer_bytes, job.options.threads, progress, {}};
-  options.ahead = [&](Rank r, SlotId slot, Index offset, Index bytes) {
-    job.source.prefetch(r, slot, offset, bytes);
-  };
+  StreamOptions options;
+  options.buffer_bytes = job.options.buffer_bytes;
+  options.threads = job.options.threads;
+  options.progress = progress;
+  options.ahead = [&](std::span<const std::byte> memory) { job.source.prefetch(memory); };
+  options.done = [&](std::span<const std::byte> memory) { job.source.drop(memory); };
   if (!as_stored && job.from.quantised) options.from = &*job.from.quantised;
   if (!as_stored && job.target.quantised) options.into = &*job.target.quantised;
   std::vector<std::size_t> tensor_of(static_cast<std::size_t>(job.target.stored()->num_slots()));
   for (std::size_t i = 0; i < file.slots.size(); ++i) tensor_of[file.slots[i].index()] = i;
-  const StreamSink sink = [&](Rank, SlotId slot, Index offset, std::span<const std::byte> bytes) {
-    return writer.write_at(tensor_of[slot.index()], offset, bytes);
+  const StreamSink sink = [&](Rank, SlotId slot, Index offset,
+                              std::span<const std::byte> bytes) -> Result<> {
+    RESHARD_TRY(writer.write_at(tensor_of[slot.index()], offset, bytes));
+    if (job.hook) job.hook("piece");
+    return {};
   };
-  return stream_rank(planner, job.source.buffers(), file.rank, slots, sink, done, options);
+  return stream_rank(planner, job.source.buffers(), file.rank, slots, sink, options);
 }
 
 /// Writes the parts of codes that the source lacks and that are known without it, and takes them

@@ -11,8 +11,8 @@
 /// The same operations with hooks, for the program's own tests of files that change under it.
 namespace reshard {
 
-/// Called at these points: "start", the input is open and none of its tensors is read; "piece", the
-/// first piece of output is written; "file", a file of it is finished; "files", all are; "end", the
+/// Called at these points: "start", the input is open and none of its tensors is read; "piece", a
+/// piece of output is written; "file", a file of it is finished; "files", all are; "end", the
 /// output folder is about to get its name.
 using ConvertHook = std::function<void(std::string_view point)>;
 

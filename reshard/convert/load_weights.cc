@@ -16,18 +16,14 @@ Result<> load_rank(const CheckpointSource& files, const Planner& planner,
   StreamOptions options;
   options.threads = how.threads;
   options.progress = how.progress;
-  options.ahead = [&](Rank from, SlotId slot, Index offset, Index bytes) {
-    files.prefetch(from, slot, offset, bytes);
-  };
+  options.ahead = [&](std::span<const std::byte> memory) { files.prefetch(memory); };
+  options.done = [&](std::span<const std::byte> memory) { files.drop(memory); };
   const StreamSink sink = [&](Rank r, SlotId slot, Index offset,
                               std::span<const std::byte> bytes) -> Result<> {
     std::memcpy(buffers.at(r, slot) + offset, bytes.data(), bytes.size());
     return {};
   };
-  const StreamDone done = [&](Rank from, SlotId slot, Index offset, Index bytes) {
-    files.drop(from, slot, offset, bytes);
-  };
-  return stream_rank(planner, files.buffers(), rank, buffers.layout().slots_of(rank), sink, done,
+  return stream_rank(planner, files.buffers(), rank, buffers.layout().slots_of(rank), sink,
                      options);
 }
 

@@ -89,7 +89,7 @@ RC_GTEST_PROP(Conversion, streams_convert_every_element, ()) {
     return {};
   };
   for (Rank r : c.to->ranks().members())
-    RC_ASSERT(stream_rank(c.planner, c.source, r, c.to->slots_of(r), sink, {}, {}).has_value());
+    RC_ASSERT(stream_rank(c.planner, c.source, r, c.to->slots_of(r), sink, {}).has_value());
   RC_ASSERT(c.count_wrong(c.target) == 0);
 }
 

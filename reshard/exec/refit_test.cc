@@ -63,7 +63,7 @@ RC_GTEST_PROP(Stream, makes_every_byte_once_with_zero_padding, ()) {
     StreamOptions options;
     options.threads = *rc::gen::inRange(1, 3);
     const auto slots = c.to->slots_of(r);
-    RC_ASSERT(stream_rank(c.planner, c.source, r, slots, sink, {}, options).has_value());
+    RC_ASSERT(stream_rank(c.planner, c.source, r, slots, sink, options).has_value());
     std::map<SlotId, Index> end;
     for (const auto& [at, n] : blocks) {
       RC_ASSERT(end[at.first] == at.second);

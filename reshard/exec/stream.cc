@@ -4,7 +4,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <atomic>
+#include <functional>
+#include <mutex>
+#include <utility>
 
 #include "reshard/exec/host/program_executor.h"
 #include "reshard/layout/clip.h"
@@ -13,14 +15,17 @@
 namespace reshard {
 namespace {
 
-/// Calls visit(rank, slot, offset, bytes, wanted) for each range of a source that a tile reads;
-/// `wanted` of its bytes are used.
+/// The addresses of a program's sources, by buffer; null for other buffers.
+using SourcePlaces = std::vector<const std::byte*>;
+
+/// Calls visit(memory, wanted) for each range of a source that a tile reads; `wanted` of its bytes
+/// are used.
 template <class Visit>
-void for_each_source(const Program& program, StepId tile, const Visit& visit) {
+void for_each_source(const Program& program, const SourcePlaces& places, StepId tile,
+                     const Visit& visit) {
   const auto add = [&](BufferId id, Index offset, Index bytes, Index wanted) {
-    const ProgramBuffer& buffer = program.buffers[id.index()];
-    if (buffer.kind == ProgramBuffer::Kind::source)
-      visit(buffer.rank, buffer.slot, offset, bytes, wanted);
+    if (const std::byte* at = places[id.index()]; at != nullptr && bytes > 0)
+      visit(std::span(at + offset, static_cast<std::size_t>(bytes)), wanted);
   };
   for (const ProgramOp& op : program.ops_of(program.steps[tile.index()])) {
     if (op.kind == ProgramOp::Kind::copy || op.kind == ProgramOp::Kind::put)
@@ -37,45 +42,99 @@ void for_each_source(const Program& program, StepId tile, const Visit& visit) {
   }
 }
 
-/// Tells the reader of files what tiles will read, and what they have read.
-class ReadHints {
+/// Ranges of memory, which are handed on as few.
+class Ranges {
  public:
-  ReadHints(const Program& program, const StreamDone& done, const StreamAhead& ahead)
-      : program_(program), done_(done), ahead_(ahead) {}
+  void add(std::span<const std::byte> range) {
+    bytes_ += range.size();
+    if (!ranges_.empty() && ranges_.back().data() + ranges_.back().size() == range.data())
+      ranges_.back() = {ranges_.back().data(), ranges_.back().size() + range.size()};
+    else
+      ranges_.push_back(range);
+  }
+  std::size_t bytes() const { return bytes_; }
 
-  void operator()(StepId tile, bool is_done) {
-    if (is_done && done_)
-      for_each_source(program_, tile, [&](Rank r, SlotId slot, Index offset, Index bytes, Index) {
-        done_(r, slot, offset, bytes);
-      });
-    const std::size_t end = std::min(program_.steps.size(), tile.index() + kTilesAhead);
-    while (!is_done && ahead_ && announced_ < end)
-      if (const std::size_t next = announced_++; next < end)
-        announce(StepId(static_cast<std::uint32_t>(next)));
+  /// Calls hint with each run of ranges that overlap or follow one another.
+  void tell(const StreamHint& hint) && {
+    std::ranges::sort(ranges_, std::less<>(), [](const auto& range) { return range.data(); });
+    for (std::size_t i = 0; i < ranges_.size();) {
+      const std::byte* const begin = ranges_[i].data();
+      const std::byte* end = begin;
+      for (; i < ranges_.size() && (end == begin || ranges_[i].data() <= end); ++i)
+        end = std::max(end, ranges_[i].data() + ranges_[i].size());
+      hint({begin, end});
+    }
   }
 
  private:
-  static constexpr std::size_t kTilesAhead = 8;
+  std::vector<std::span<const std::byte>> ranges_;
+  std::size_t bytes_ = 0;
+};
+
+/// Tells the reader of files what tiles will read, and what they have read.
+class ReadHints {
+ public:
+  ReadHints(const Program& program, const SourcePlaces& places, const StreamOptions& options)
+      : program_(program), places_(places), ahead_(options.ahead), done_(options.done) {}
+
+  void operator()(StepId tile, bool is_done) {
+    if (is_done && done_) read(tile);
+    if (!is_done && ahead_) announce(tile.index());
+  }
+
+  /// After the last tile.
+  void finish() {
+    if (done_) std::exchange(read_, {}).tell(done_);
+  }
+
+ private:
+  static constexpr std::size_t kTilesAhead = 8, kTogether = std::size_t{1} << 20;
   /// Ranges of which less than one byte in so many is read are not fetched as a whole.
   static constexpr Index kMaxSparse = 8;
 
-  void announce(StepId tile) {
-    for_each_source(program_, tile,
-                    [&](Rank r, SlotId slot, Index offset, Index bytes, Index wanted) {
-                      if (bytes <= kMaxSparse * wanted) ahead_(r, slot, offset, bytes);
-                    });
+  void read(StepId tile) {
+    std::unique_lock lock(read_mutex_);
+    for_each_source(program_, places_, tile, [&](auto range, Index) { read_.add(range); });
+    if (read_.bytes() < kTogether) return;
+    Ranges all = std::exchange(read_, {});
+    lock.unlock();
+    std::move(all).tell(done_);
+  }
+
+  /// Announces what follows if only the last tiles, or the last bytes, of what was announced are
+  /// not begun.
+  void announce(std::size_t tile) {
+    std::unique_lock lock(ahead_mutex_, std::try_to_lock);
+    if (!lock || announced_ == program_.steps.size()) return;
+    if (announced_ > tile + kTilesAhead && tile < renew_at_) return;
+    Ranges next;
+    const std::size_t begin = announced_;
+    do {
+      for_each_source(program_, places_, StepId(static_cast<std::uint32_t>(announced_)),
+                      [&](std::span<const std::byte> range, Index wanted) {
+                        if (static_cast<Index>(range.size()) <= kMaxSparse * wanted)
+                          next.add(range);
+                      });
+      ++announced_;
+    } while (announced_ < program_.steps.size() &&
+             (announced_ <= tile + kTilesAhead || next.bytes() < kTogether));
+    renew_at_ = begin;
+    lock.unlock();
+    std::move(next).tell(ahead_);
   }
 
   const Program& program_;
-  const StreamDone& done_;
-  const StreamAhead& ahead_;
-  std::atomic<std::size_t> announced_{0};
+  const SourcePlaces& places_;
+  const StreamHint &ahead_, &done_;
+  std::mutex read_mutex_, ahead_mutex_;
+  Ranges read_;
+  std::size_t announced_ = 0, renew_at_ = 0;  ///< tiles.
 };
 
 }  // namespace
 
 Result<> stream_rank(const Planner& planner, const RankBuffers& source, Rank dst,
-                     std::span<const SlotId> slots, const StreamSink& sink, const StreamDone& done,
+                     std::span<const SlotId> slots, const StreamSink& sink,
                      const StreamOptions& options) {
   const StreamSource lent = [&](Rank r, SlotId slot) -> Result<std::shared_ptr<const std::byte>> {
     const std::byte* at = source.at(r, slot);
@@ -85,11 +144,11 @@ Result<> stream_rank(const Planner& planner, const RankBuffers& source, Rank dst
                               source.layout().slot(slot).name, r.value()));
     return std::shared_ptr<const std::byte>(std::shared_ptr<void>(), at);
   };
-  return stream_rank(planner, lent, dst, slots, sink, done, options);
+  return stream_rank(planner, lent, dst, slots, sink, options);
 }
 
 Result<> stream_rank(const Planner& planner, const StreamSource& source, Rank dst,
-                     std::span<const SlotId> slots, const StreamSink& sink, const StreamDone& done,
+                     std::span<const SlotId> slots, const StreamSink& sink,
                      const StreamOptions& options) {
   constexpr Index kPage = 4096, kMaxBlock = Index{8} << 20, kMaxUnit = Index{512} << 10;
   WorkerPool pool(options.threads);
@@ -100,8 +159,10 @@ Result<> stream_rank(const Planner& planner, const StreamSource& source, Rank ds
       planner, dst, slots, {options.from, options.into, block, std::min(block, kMaxUnit)})));
   HostBuffer staging = RESHARD_TRY(HostBuffer::allocate(program->staging_bytes));
   std::vector<std::shared_ptr<const std::byte>> sources;
+  SourcePlaces places(program->buffers.size());
   const auto place = [&](const ProgramBuffer& buffer) -> Result<host::BufferPlace> {
     sources.push_back(RESHARD_TRY(source(buffer.rank, buffer.slot)));
+    places[static_cast<std::size_t>(&buffer - program->buffers.data())] = sources.back().get();
     return host::BufferPlace{const_cast<std::byte*>(sources.back().get()), nullptr, 0};
   };
   const host::PutSink puts = [&](const ProgramBuffer& target, Index offset,
@@ -110,11 +171,13 @@ Result<> stream_rank(const Planner& planner, const StreamSource& source, Rank ds
   };
   auto executor = RESHARD_TRY(host::ProgramExecutor::make(
       program, {.pool = &pool, .staging = staging.bytes(), .puts = &puts}, place));
-  ReadHints hints(*program, done, options.ahead);
-  if (done || options.ahead)
+  ReadHints hints(*program, places, options);
+  if (options.done || options.ahead)
     executor->on_tile([&](StepId tile, bool is_done) { hints(tile, is_done); });
   ProgressMeter meter("write", program->bytes(), options.progress);
-  return executor->run(Deadline::never(), meter);
+  RESHARD_TRY(executor->run(Deadline::never(), meter));
+  hints.finish();
+  return {};
 }
 
 }  // namespace reshard

@@ -17,14 +17,11 @@ namespace reshard {
 /// different ranges.
 using StreamSink =
     std::function<Result<>(Rank r, SlotId slot, Index offset, std::span<const std::byte> bytes)>;
-/// Called when these bytes of a source tensor have been read for a piece of output, so that mapped
-/// pages behind the reader can be released. Another piece may read them again. Called by several
-/// threads. May be empty.
-using StreamDone = std::function<void(Rank src, SlotId slot, Index offset, Index bytes)>;
-
-/// Called some pieces before these bytes of a source tensor are read, so that they can be fetched
-/// from the disk meanwhile. Called by several threads. May be empty.
-using StreamAhead = std::function<void(Rank src, SlotId slot, Index offset, Index bytes)>;
+/// Called with source memory that the stream is about to read, so that mapped pages can be fetched
+/// from the disk meanwhile, or that it has read, so that they can be released. What is read again
+/// comes again. Neighbouring ranges come as one, of a MiB and more if the stream reads as much.
+/// Called by several threads. May be empty.
+using StreamHint = std::function<void(std::span<const std::byte> memory)>;
 
 /// Returns all bytes of a source tensor, valid while the result is kept. Called once for each
 /// tensor that is read, before the first byte arrives. An error ends the stream.
@@ -36,7 +33,7 @@ struct StreamOptions {
   Index buffer_bytes = Index{64} << 20;
   int threads = 0;  ///< as WorkerPool.
   Progress progress;
-  StreamAhead ahead;
+  StreamHint ahead, done;  ///< what will be read soon, and what was read.
   /// Conversions on the way: the plan's source, or target, is the values of this layout; what is
   /// read, or arrives, is its stored form. Null: none.
   const QuantisedLayout *from = nullptr, *into = nullptr;
@@ -46,12 +43,12 @@ struct StreamOptions {
 /// files), in bounded memory: for conversions at rest. `slots` (of what arrives) begin in this
 /// order. Errors: the first error of the sink; those of compile_file(); cancelled.
 Result<> stream_rank(const Planner& planner, const RankBuffers& source, Rank dst,
-                     std::span<const SlotId> slots, const StreamSink& sink, const StreamDone& done,
+                     std::span<const SlotId> slots, const StreamSink& sink,
                      const StreamOptions& options);
 
 /// The same for sources that are produced when they are read, and kept until the end.
 Result<> stream_rank(const Planner& planner, const StreamSource& source, Rank dst,
-                     std::span<const SlotId> slots, const StreamSink& sink, const StreamDone& done,
+                     std::span<const SlotId> slots, const StreamSink& sink,
                      const StreamOptions& options);
 
 }  // namespace reshard

@@ -11,8 +11,6 @@
 namespace reshard {
 namespace {
 
-using Role = ParameterName::Role;
-
 template <class Is>
 const std::string_view* first_that(const std::vector<std::string_view>& names, Is is) {
   const auto found =
@@ -24,7 +22,7 @@ const std::string_view* first_that(const std::vector<std::string_view>& names, I
 std::string adapter_text(const std::vector<std::string_view>& misfits) {
   const auto* wrapped = first_that(misfits, [](const ParameterName& p) { return p.wrapped; });
   const auto* adapter = first_that(misfits, [](const ParameterName& p) {
-    return p.role != Role::whole && p.role != Role::original;
+    return p.role != ParameterRole::whole && p.role != ParameterRole::original;
   });
   if (wrapped == nullptr && adapter == nullptr) return "";
   std::string names = fmt::format("'{}' is", wrapped != nullptr ? *wrapped : *adapter);

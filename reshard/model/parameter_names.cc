@@ -10,7 +10,6 @@
 namespace reshard {
 namespace {
 
-using Role = ParameterName::Role;
 using Parts = std::vector<std::string_view>;
 
 constexpr std::array<std::string_view, 4> kWrappers = {"_orig_mod", "_checkpoint_wrapped_module",
@@ -59,11 +58,11 @@ std::string joined(std::span<const std::string_view> parts) {
 /// "X.lora_A.weight", "X.lora_A.ADAPTER.weight", "X.lora_embedding_A",
 /// "X.lora_embedding_A.ADAPTER".
 std::optional<ParameterName> factor_of(const Parts& parts) {
-  constexpr std::array<std::pair<std::string_view, Role>, 4> kFactors = {
-      {{"lora_A", Role::a},
-       {"lora_B", Role::b},
-       {"lora_embedding_A", Role::embedding_a},
-       {"lora_embedding_B", Role::embedding_b}}};
+  constexpr std::array<std::pair<std::string_view, ParameterRole>, 4> kFactors = {
+      {{"lora_A", ParameterRole::a},
+       {"lora_B", ParameterRole::b},
+       {"lora_embedding_A", ParameterRole::embedding_a},
+       {"lora_embedding_B", ParameterRole::embedding_b}}};
   const auto at =
       std::ranges::find_if(parts, [](std::string_view part) { return part.starts_with(kFactor); });
   if (at == parts.end()) return std::nullopt;
@@ -72,7 +71,7 @@ std::optional<ParameterName> factor_of(const Parts& parts) {
   const std::span module(parts.begin(), at);
   std::span rest(at + 1, parts.end());
   if (factor == kFactors.end() || joined(module).empty()) return std::nullopt;
-  if (factor->second == Role::a || factor->second == Role::b) {
+  if (factor->second == ParameterRole::a || factor->second == ParameterRole::b) {
     if (rest.empty() || rest.back() != "weight") return std::nullopt;
     rest = rest.first(rest.size() - 1);
   }
@@ -114,12 +113,12 @@ ParameterName parameter_name(std::string_view name) {
   found.wrapped = end != inner();
   parts.erase(end, inner());
   if (auto factor = factor_of(parts)) return *factor;
-  if (is_other(parts)) return {Role::other, joined(parts)};
+  if (is_other(parts)) return {ParameterRole::other, joined(parts)};
   // Both replace a module of the model, so neither is the first part.
   const auto original = std::find(std::min(parts.begin() + 1, inner()), inner(), kOriginal);
   const auto copy = std::find(std::min(parts.begin() + 1, inner()), inner(), kCopies);
   if (original != inner()) {
-    found.role = Role::original;
+    found.role = ParameterRole::original;
     parts.erase(original);
   } else if (copy != inner() && copy + 1 != inner()) {
     found.adapter = *(copy + 1);
@@ -129,15 +128,15 @@ ParameterName parameter_name(std::string_view name) {
   return found;
 }
 
-std::string_view name(ParameterName::Role role) {
+std::string_view name(ParameterRole role) {
   switch (role) {
-    case Role::whole: return "whole";
-    case Role::original: return "original";
-    case Role::a: return "A";
-    case Role::b: return "B";
-    case Role::embedding_a: return "embedding_A";
-    case Role::embedding_b: return "embedding_B";
-    case Role::other: break;
+    case ParameterRole::whole: return "whole";
+    case ParameterRole::original: return "original";
+    case ParameterRole::a: return "A";
+    case ParameterRole::b: return "B";
+    case ParameterRole::embedding_a: return "embedding_A";
+    case ParameterRole::embedding_b: return "embedding_B";
+    case ParameterRole::other: break;
   }
   return "other";
 }

@@ -16,17 +16,21 @@ std::string without_wrappers(std::string_view name);
 
 /// The role of a parameter beside adapters: those of PEFT 0.21's modules and files, and of
 /// Megatron-Bridge's modules.
+enum class ParameterRole : std::uint8_t {
+  whole,        ///< a tensor of the model, or what replaces it: a copy that PEFT trains.
+  original,     ///< the tensor that such a copy replaces.
+  a,            ///< [rank, in].
+  b,            ///< [out, rank].
+  embedding_a,  ///< [rank, words].
+  embedding_b,  ///< [width, rank].
+  other,  ///< another form: magnitudes of DoRA, biases of B, single tokens, Megatron-Bridge's.
+};
+/// "whole", "original", "A", "B", "embedding_A", "embedding_B" or "other".
+std::string_view name(ParameterRole role);
+
+/// What the name of a parameter says.
 struct ParameterName {
-  enum class Role : std::uint8_t {
-    whole,        ///< a tensor of the model, or what replaces it: a copy that PEFT trains.
-    original,     ///< the tensor that such a copy replaces.
-    a,            ///< [rank, in].
-    b,            ///< [out, rank].
-    embedding_a,  ///< [rank, words].
-    embedding_b,  ///< [width, rank].
-    other,  ///< another form: magnitudes of DoRA, biases of B, single tokens, Megatron-Bridge's.
-  };
-  Role role = Role::whole;
+  ParameterRole role = ParameterRole::whole;
   /// The tensor of the model, by its own name: that which factors change. For `other`: the whole
   /// name without wrappers.
   std::string tensor;
@@ -40,8 +44,5 @@ struct ParameterName {
 /// Reads the name of a parameter of a module or in a file. Never fails: a name without parts of
 /// adapters is that of a tensor.
 ParameterName parameter_name(std::string_view name);
-
-/// The name of a role: "whole", "original", "A", "B", "embedding_A", "embedding_B", "other".
-std::string_view name(ParameterName::Role role);
 
 }  // namespace reshard

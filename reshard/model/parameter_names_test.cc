@@ -6,9 +6,7 @@
 namespace reshard {
 namespace {
 
-using Role = ParameterName::Role;
-
-void is(const char* text, Role role, const char* tensor, const char* adapter = "",
+void is(const char* text, ParameterRole role, const char* tensor, const char* adapter = "",
         bool wrapped = false) {
   const ParameterName found = parameter_name(text);
   EXPECT_EQ(name(found.role), name(role)) << text;
@@ -35,25 +33,28 @@ TEST(WithoutWrappers, keeps_parameters_and_adapters_of_such_names) {
 }
 
 TEST(ParameterNames, tell_factors_from_whole_tensors) {
-  is("base_model.model.model.layers.0.q_proj.lora_A.weight", Role::a,
+  is("base_model.model.model.layers.0.q_proj.lora_A.weight", ParameterRole::a,
      "model.layers.0.q_proj.weight");
-  is("base_model.model.q_proj.lora_B.weight", Role::b, "q_proj.weight");
-  is("base_model.model.embed_tokens.lora_embedding_A", Role::embedding_a, "embed_tokens.weight");
-  is("base_model.model.embed_tokens.lora_embedding_B", Role::embedding_b, "embed_tokens.weight");
-  is("base_model.model.lm_head.weight", Role::whole, "lm_head.weight");
-  is("base_model.model.q_proj.base_layer.bias", Role::whole, "q_proj.bias", "", true);
+  is("base_model.model.q_proj.lora_B.weight", ParameterRole::b, "q_proj.weight");
+  is("base_model.model.embed_tokens.lora_embedding_A", ParameterRole::embedding_a,
+     "embed_tokens.weight");
+  is("base_model.model.embed_tokens.lora_embedding_B", ParameterRole::embedding_b,
+     "embed_tokens.weight");
+  is("base_model.model.lm_head.weight", ParameterRole::whole, "lm_head.weight");
+  is("base_model.model.q_proj.base_layer.bias", ParameterRole::whole, "q_proj.bias", "", true);
 }
 
 TEST(ParameterNames, read_the_modules_of_peft_and_megatron_bridge) {
-  is("_orig_mod.base_model.model.q_proj.lora_A.default.weight", Role::a, "q_proj.weight",
+  is("_orig_mod.base_model.model.q_proj.lora_A.default.weight", ParameterRole::a, "q_proj.weight",
      "default");
-  is("q_proj.lora_B.module.weight", Role::b, "q_proj.weight", "module");
-  is("embed_tokens.lora_embedding_B.second", Role::embedding_b, "embed_tokens.weight", "second");
-  is("q_proj.base_layer.weight", Role::whole, "q_proj.weight", "", true);
-  is("decoder.layers.0.linear_qkv.to_wrap.weight", Role::whole,
+  is("q_proj.lora_B.module.weight", ParameterRole::b, "q_proj.weight", "module");
+  is("embed_tokens.lora_embedding_B.second", ParameterRole::embedding_b, "embed_tokens.weight",
+     "second");
+  is("q_proj.base_layer.weight", ParameterRole::whole, "q_proj.weight", "", true);
+  is("decoder.layers.0.linear_qkv.to_wrap.weight", ParameterRole::whole,
      "decoder.layers.0.linear_qkv.weight", "", true);
-  is("lm_head.modules_to_save.default.weight", Role::whole, "lm_head.weight", "default");
-  is("lm_head.original_module.weight", Role::original, "lm_head.weight");
+  is("lm_head.modules_to_save.default.weight", ParameterRole::whole, "lm_head.weight", "default");
+  is("lm_head.original_module.weight", ParameterRole::original, "lm_head.weight");
 }
 
 TEST(ParameterNames, refuse_no_form_of_adapters_in_silence) {
@@ -62,14 +63,15 @@ TEST(ParameterNames, refuse_no_form_of_adapters_in_silence) {
         "q_proj.lora_B.bias", "embed_tokens.token_adapter.trainable_tokens_delta", ".lora_A.weight",
         "lora_A.weight", "q_proj.lora_A.a.b.weight", "q_proj.lora_A",
         "linear_qkv.adapter.linear_in.weight", "linear_qkv.adapter.adapter_q.linear_out.weight"})
-    is(text, Role::other, text);
+    is(text, ParameterRole::other, text);
 }
 
 // Speech models of transformers have modules of that name.
 TEST(ParameterNames, take_a_module_called_adapter_as_a_part_of_the_model) {
-  is("encoder.adapter.layers.0.conv.weight", Role::whole, "encoder.adapter.layers.0.conv.weight");
-  is("original_module.weight", Role::whole, "original_module.weight");
-  is("modules_to_save.weight", Role::whole, "modules_to_save.weight");
+  is("encoder.adapter.layers.0.conv.weight", ParameterRole::whole,
+     "encoder.adapter.layers.0.conv.weight");
+  is("original_module.weight", ParameterRole::whole, "original_module.weight");
+  is("modules_to_save.weight", ParameterRole::whole, "modules_to_save.weight");
 }
 
 TEST(ParameterNames, take_any_text) {

@@ -48,7 +48,7 @@ Result<> stream_into(const Planner& planner, const StreamSource& source, Rank r,
   StreamOptions options;
   options.threads = threads;
   options.buffer_bytes = Index{1} << 20;
-  return stream_rank(planner, source, r, {&slot, 1}, sink, {}, options);
+  return stream_rank(planner, source, r, {&slot, 1}, sink, options);
 }
 
 }  // namespace reshard

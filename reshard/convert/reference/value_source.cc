@@ -59,7 +59,7 @@ Result<std::shared_ptr<const ValueSource::Bytes>> ValueSource::dequantise(
                           pair.factor.value() < 0 ? nullptr : files.at(r, pair.factor)};
   for (const QuantArea& area : RESHARD_TRY(areas_of(q, pair, r, memory)))
     dequantise_rows(area.quantised, area.values, 0, area.values.rows);
-  files_.drop(r, pair.data, 0, files.bytes(r, pair.data));
+  files_.drop({files.at(r, pair.data), static_cast<std::size_t>(files.bytes(r, pair.data))});
   return std::shared_ptr<const Bytes>(std::move(values));
 }
 

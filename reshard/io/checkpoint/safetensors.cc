@@ -140,6 +140,15 @@ Result<StoredTensor> parse_tensor(const Json& value, std::int64_t data_bytes) {
   return tensor;
 }
 
+Result<StoredTensor> parse_member(std::string name, const Json& value, std::int64_t data_bytes) {
+  if (name.size() > kMaxTensorName)
+    return fail(Code::corrupt, fmt::format("{}", check_tensor_name(name).error().message));
+  auto tensor = parse_tensor(value, data_bytes);
+  if (!tensor) return tl::unexpected(std::move(tensor).error().in("tensor " + in_quotes(name)));
+  tensor->name = std::move(name);
+  return tensor;
+}
+
 Result<StringMap> parse_metadata(const Json& value) {
   StringMap metadata;
   if (value.is_null()) return metadata;
@@ -206,23 +215,22 @@ Result<std::int64_t> stored_bytes(DType dtype, const Dims& shape) {
 
 Result<SafetensorsHeader> parse_safetensors(std::span<const std::byte> file) {
   const std::string_view text = RESHARD_TRY(header_text(file));
-  auto json = parse_json(text, kHeaderLimits);
-  if (!json) return tl::unexpected(std::move(json).error().in("header"));
   SafetensorsHeader header;
   header.data_offset = static_cast<std::int64_t>(kLengthBytes + text.size());
   const std::int64_t data_bytes = static_cast<std::int64_t>(file.size()) - header.data_offset;
-  for (const auto& [key, value] : *json->object()) {
-    if (key == "__metadata__") {
+  Result<> good;
+  const auto add = [&](std::string key, const Json& value) -> Result<> {
+    if (key == "__metadata__")
       header.metadata = RESHARD_TRY(parse_metadata(value));
-      continue;
-    }
-    if (key.size() > kMaxTensorName)
-      return fail(Code::corrupt, fmt::format("{}", check_tensor_name(key).error().message));
-    auto tensor = parse_tensor(value, data_bytes);
-    if (!tensor) return tl::unexpected(std::move(tensor).error().in("tensor " + in_quotes(key)));
-    tensor->name = key;
-    header.tensors.push_back(*std::move(tensor));
-  }
+    else
+      header.tensors.push_back(RESHARD_TRY(parse_member(std::move(key), value, data_bytes)));
+    return {};
+  };
+  auto json = parse_json_members(text, kHeaderLimits, [&](std::string key, const Json& value) {
+    if (good) good = add(std::move(key), value);
+  });
+  if (!json) return tl::unexpected(std::move(json).error().in("header"));
+  RESHARD_TRY(std::move(good));
   std::sort(header.tensors.begin(), header.tensors.end(), [](const auto& a, const auto& b) {
     return std::tie(a.offset, a.bytes, a.name) < std::tie(b.offset, b.bytes, b.name);
   });

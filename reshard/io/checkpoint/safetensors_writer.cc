@@ -2,14 +2,18 @@
 #include "reshard/io/checkpoint/safetensors_writer.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
+#include <iterator>
 #include <numeric>
+#include <optional>
 
 #include "reshard/base/check.h"
 #include "reshard/io/files/disk.h"
+#include "reshard/io/files/gathered_writes.h"
 #include "reshard/io/files/json.h"
 #include "reshard/io/files/utf8.h"
 
@@ -65,11 +69,10 @@ Result<std::string> metadata_text(const StringMap& metadata) {
 }
 
 void append_tensor(const StoredTensor& tensor, std::string& json) {
-  json += fmt::format("{}\"dtype\":\"{}\",\"shape\":[", json_quote(tensor.name) + ":{",
-                      name(tensor.dtype));
-  for (int i = 0; i < tensor.shape.size(); ++i)
-    json += fmt::format("{}{}", i == 0 ? "" : ",", tensor.shape[i]);
-  json += fmt::format("],\"data_offsets\":[{},{}]}}", tensor.offset, tensor.offset + tensor.bytes);
+  const auto end = std::back_inserter(json);
+  fmt::format_to(end, "{}:{{\"dtype\":\"{}\",\"shape\":[{}],", json_quote(tensor.name),
+                 name(tensor.dtype), fmt::join(tensor.shape, ","));
+  fmt::format_to(end, "\"data_offsets\":[{},{}]}}", tensor.offset, tensor.offset + tensor.bytes);
 }
 
 }  // namespace
@@ -114,11 +117,12 @@ struct SafetensorsWriter::State {
   std::atomic<std::int64_t> written = 0;
   bool finished = false;
   Watcher watcher;
+  std::optional<files::GatheredWrites> file = {};  ///< none if nothing is written.
 
   /// Shows bytes to the watcher and writes them, if there is a file.
   Result<> write(std::span<const std::byte> bytes, std::int64_t at) {
     if (watcher) watcher(at, bytes);
-    if (fd) RESHARD_TRY(files::write_all(fd.get(), path, bytes, at));
+    if (file) RESHARD_TRY(file->write(bytes, at));
     written += static_cast<std::int64_t>(bytes.size());
     return {};
   }
@@ -161,6 +165,7 @@ Result<SafetensorsWriter> SafetensorsWriter::make(const std::string& path,
   auto state = std::make_unique<State>();
   if (!path.empty()) state->fd = RESHARD_TRY(files::create_file(path, plan->file_bytes));
   state->path = path;
+  if (state->fd) state->file.emplace(state->fd.get(), state->path, plan->file_bytes);
   state->tensors = std::move(plan->tensors);
   state->file_bytes = plan->file_bytes;
   state->watcher = std::move(watcher);
@@ -199,6 +204,7 @@ Result<> SafetensorsWriter::finish(bool sync) {
     return fail(Code::invalid_argument,
                 fmt::format("{}: {} bytes were written, the file has {}", state_->path,
                             state_->written.load(), state_->file_bytes));
+  if (state_->file) RESHARD_TRY(state_->file->finish());
   if (state_->fd) RESHARD_TRY(files::close_written(std::move(state_->fd), state_->path, sync));
   state_->finished = true;
   return {};

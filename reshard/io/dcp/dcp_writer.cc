@@ -7,6 +7,7 @@
 #include <atomic>
 #include <deque>
 #include <map>
+#include <optional>
 
 #include "reshard/base/check.h"
 #include "reshard/io/dcp/crc32.h"
@@ -15,6 +16,7 @@
 #include "reshard/io/dcp/sharded_files.h"
 #include "reshard/io/dcp/torch_archive.h"
 #include "reshard/io/files/disk.h"
+#include "reshard/io/files/gathered_writes.h"
 #include "reshard/io/files/json.h"
 #include "reshard/io/pickle/writer.h"
 
@@ -61,10 +63,11 @@ struct DcpWriter::State {
   std::int64_t expected = 0;
   bool finished = false;
   Watcher watcher;
+  std::optional<files::GatheredWrites> file = {};  ///< none if nothing is written.
 
   Result<> write(std::int64_t at, std::span<const std::byte> bytes) {
     if (watcher) watcher(at, bytes);
-    return fd ? files::write_all(fd.get(), path, bytes, at) : Result<>();
+    return file ? file->write(bytes, at) : Result<>();
   }
   Result<> write(std::int64_t at, const std::string& bytes) {
     return write(at, std::as_bytes(std::span(bytes)));
@@ -103,6 +106,7 @@ Result<DcpWriter> DcpWriter::make(const std::string& path, std::span<const Tenso
   auto state = std::make_unique<State>();
   if (!path.empty()) state->fd = RESHARD_TRY(files::create_file(path, plan->file_bytes));
   state->path = path;
+  if (state->fd) state->file.emplace(state->fd.get(), state->path, plan->file_bytes);
   state->plan = *std::move(plan);
   state->watcher = std::move(watcher);
   DcpWriter writer(std::move(state));
@@ -140,6 +144,7 @@ Result<> DcpWriter::finish(bool sync) {
                         dcp::torch_archive_tail(s.archives[i], s.checksums[i].value())));
     RESHARD_TRY(s.write_gap(i));
   }
+  if (s.file) RESHARD_TRY(s.file->finish());
   if (s.fd) RESHARD_TRY(files::close_written(std::move(s.fd), s.path, sync));
   s.finished = true;
   return {};

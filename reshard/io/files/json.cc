@@ -7,6 +7,7 @@
 #include <cctype>
 #include <charconv>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "reshard/io/files/disk.h"
 #include "reshard/io/files/mapped_file.h"
@@ -18,16 +19,18 @@ namespace {
 
 constexpr std::size_t kMessageText = 100;
 
-/// The first duplicate key of an object, or null. Sorts, because a hostile object may have
-/// millions.
-const std::string* find_twice(const Json::Object& members) {
-  std::vector<const std::string*> keys;
-  keys.reserve(members.size());
-  for (const auto& member : members) keys.push_back(&member.key);
-  std::sort(keys.begin(), keys.end(), [](auto* a, auto* b) { return *a < *b; });
-  const auto twice =
-      std::adjacent_find(keys.begin(), keys.end(), [](auto* a, auto* b) { return *a == *b; });
-  return twice == keys.end() ? nullptr : *twice;
+std::vector<std::string_view> keys_of(const Json& object) {
+  std::vector<std::string_view> keys;
+  for (const auto& member : *object.object()) keys.push_back(member.key);
+  return keys;
+}
+
+/// The first of the keys that is there twice; none if each is there once. Sorts, because a hostile
+/// object may have millions.
+std::optional<std::string> find_twice(std::vector<std::string_view> keys) {
+  std::ranges::sort(keys);
+  const auto twice = std::ranges::adjacent_find(keys);
+  return twice == keys.end() ? std::nullopt : std::optional<std::string>(*twice);
 }
 
 /// "[json.exception.parse_error.101] parse error at line 1, column 2: what" -> "what".
@@ -40,9 +43,10 @@ std::string_view cause(std::string_view what) {
 /// Builds a Json from the parser's events; stops at the first violation.
 class Builder : public nlohmann::json_sax<nlohmann::json> {
  public:
-  /// `numbers`: those that the text has strings in place of.
-  Builder(const JsonLimits& limits, std::vector<files::NonFinite> numbers)
-      : limits_(limits), numbers_(std::move(numbers)) {}
+  /// `numbers`: those that the text has strings in place of. `take`: gets the members of the root,
+  /// which then stays empty; may be null.
+  Builder(const JsonLimits& limits, std::vector<files::NonFinite> numbers, const JsonMember* take)
+      : limits_(limits), numbers_(std::move(numbers)), take_(take) {}
 
   bool null() override { return add(Json()); }
   bool boolean(bool value) override { return add(Json(value)); }
@@ -68,7 +72,10 @@ class Builder : public nlohmann::json_sax<nlohmann::json> {
     return true;
   }
   bool end_object() override {
-    if (const std::string* key = find_twice(*open_.back().object()))
+    const bool handed_on = take_ != nullptr && open_.size() == 1;
+    if (const auto key =
+            find_twice(handed_on ? std::vector<std::string_view>(taken_.begin(), taken_.end())
+                                 : keys_of(open_.back())))
       return stop(fmt::format("key {} appears twice in one object", in_quotes(*key)));
     return close();
   }
@@ -104,10 +111,18 @@ class Builder : public nlohmann::json_sax<nlohmann::json> {
     } else if (auto* array = open_.back().array()) {
       array->push_back(std::move(value));
     } else {
-      open_.back().object()->push_back({std::move(keys_.back()), std::move(value)});
+      std::string key = std::move(keys_.back());
       keys_.pop_back();
+      if (take_ != nullptr && open_.size() == 1)
+        hand_on(std::move(key), std::move(value));
+      else
+        open_.back().object()->push_back({std::move(key), std::move(value)});
     }
     return true;
+  }
+  void hand_on(std::string key, Json value) {
+    taken_.push_back(key);
+    (*take_)(std::move(key), std::move(value));
   }
   bool open(Json value) {
     if (open_.size() >= static_cast<std::size_t>(limits_.depth))
@@ -129,6 +144,8 @@ class Builder : public nlohmann::json_sax<nlohmann::json> {
   std::vector<std::string> keys_;
   std::size_t values_ = 0;
   std::string error_;
+  const JsonMember* take_;
+  std::vector<std::string> taken_;  ///< the keys of the members that were handed on.
 };
 
 /// Prints the items of a list or object: one per line if pretty, else on one line.
@@ -145,6 +162,25 @@ void write_items(const Items& items, const char* brackets, bool pretty, int leve
   }
   if (pretty && !first) out.append(1, '\n').append(2 * static_cast<std::size_t>(level), ' ');
   out += brackets[1];
+}
+
+/// The value or, with `take`, nothing: its members were handed on.
+Result<Json> parse(std::string_view text, const JsonLimits& limits, const JsonMember* take) {
+  if (text.size() > limits.bytes)
+    return fail(Code::corrupt, fmt::format("{} bytes of JSON, more than the {} allowed",
+                                           text.size(), limits.bytes));
+  if (const auto at = files::find_invalid_utf8(text))
+    return fail(Code::corrupt, fmt::format("not UTF-8 at byte {}", *at));
+  // The parser would take a NUL for the end of the text and ignore the rest.
+  if (const auto at = text.find('\0'); at != text.npos)
+    return fail(Code::corrupt, fmt::format("not JSON at byte {}: a NUL byte", at));
+  std::string copy;
+  auto numbers =
+      limits.non_finite ? files::replace_non_finite(text, copy) : std::vector<files::NonFinite>();
+  if (!numbers.empty()) text = copy;
+  Builder builder(limits, std::move(numbers), take);
+  nlohmann::json::sax_parse(text.begin(), text.end(), &builder);
+  return std::move(builder).take();
 }
 
 }  // namespace
@@ -211,21 +247,15 @@ std::string Json::describe() const {
 }
 
 Result<Json> parse_json(std::string_view text, const JsonLimits& limits) {
-  if (text.size() > limits.bytes)
-    return fail(Code::corrupt, fmt::format("{} bytes of JSON, more than the {} allowed",
-                                           text.size(), limits.bytes));
-  if (const auto at = files::find_invalid_utf8(text))
-    return fail(Code::corrupt, fmt::format("not UTF-8 at byte {}", *at));
-  // The parser would take a NUL for the end of the text and ignore the rest.
-  if (const auto at = text.find('\0'); at != text.npos)
-    return fail(Code::corrupt, fmt::format("not JSON at byte {}: a NUL byte", at));
-  std::string copy;
-  auto numbers =
-      limits.non_finite ? files::replace_non_finite(text, copy) : std::vector<files::NonFinite>();
-  if (!numbers.empty()) text = copy;
-  Builder builder(limits, std::move(numbers));
-  nlohmann::json::sax_parse(text.begin(), text.end(), &builder);
-  return std::move(builder).take();
+  return parse(text, limits, nullptr);
+}
+
+Result<> parse_json_members(std::string_view text, const JsonLimits& limits,
+                            const JsonMember& take) {
+  const Json rest = RESHARD_TRY(parse(text, limits, &take));
+  if (rest.object() == nullptr)
+    return fail(Code::corrupt, fmt::format("must be an object, is {}", rest.describe()));
+  return {};
 }
 
 Result<std::string> read_text_file(const std::string& path, std::size_t max_bytes) {
@@ -245,6 +275,10 @@ Result<> write_new_text_file(const std::string& path, std::string_view text) {
 }
 
 std::string json_quote(std::string_view text) {
+  // Names of tensors, of which a header has many.
+  const bool plain = std::ranges::all_of(
+      text, [](char c) { return c >= ' ' && c <= '~' && c != '"' && c != '\\'; });
+  if (plain) return fmt::format("\"{}\"", text);
   return nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -80,6 +81,13 @@ struct JsonLimits {
 /// within `limits`, and have no duplicate keys. Errors are Code::corrupt and name the byte (counted
 /// from 0), but not the file.
 Result<Json> parse_json(std::string_view text, const JsonLimits& limits = {});
+
+/// Takes a member of an object that is being parsed.
+using JsonMember = std::function<void(std::string key, Json value)>;
+/// Parses one object and hands its members on in their order, without keeping them. Those before an
+/// error are handed on, too. Limits and errors as of parse_json().
+Result<> parse_json_members(std::string_view text, const JsonLimits& limits,
+                            const JsonMember& take);
 
 /// The content of a text file of at most `max_bytes` bytes. Errors name the path.
 Result<std::string> read_text_file(const std::string& path, std::size_t max_bytes);

@@ -122,6 +122,33 @@ RC_GTEST_PROP(Json, numbers_of_python_stay_between_any_strings, ()) {
   RC_ASSERT(json && json->dump() == text);
 }
 
+TEST(JsonMembers, are_those_of_the_whole_object_in_order) {
+  for (const std::string text : {R"({})", R"({"a": 1, "b": {"a": 2, "c": []}, "": null})",
+                                 R"({"b": [{"x": "y"}], "a": "b"})"}) {
+    Json::Object members;
+    const auto add = [&](std::string key, Json value) {
+      members.push_back({std::move(key), std::move(value)});
+    };
+    ASSERT_TRUE(parse_json_members(text, {}, add));
+    EXPECT_EQ(Json(std::move(members)).dump(), parse_json(text)->dump());
+  }
+}
+
+TEST(JsonMembers, have_the_errors_of_the_whole_text) {
+  for (const std::string text :
+       {R"({"a": 1, "b": 2, "a": 3})", R"({"b": {"a": 1, "a": 2}})", R"({"a": 1)", R"({"a": 1} x)",
+        R"({"a": [[[[1]]]]})", "{\"a\": \"\x80\"}", R"({"a": [1, 2, 3, 4, 5, 6, 7]})"}) {
+    const JsonLimits limits{.values = 8, .depth = 4};
+    const auto whole = parse_json(text, limits);
+    const auto members = parse_json_members(text, limits, [](const std::string&, const Json&) {});
+    ASSERT_FALSE(whole) << text;
+    ASSERT_FALSE(members) << text;
+    EXPECT_EQ(members.error().message, whole.error().message);
+    EXPECT_EQ(members.error().code, Code::corrupt);
+  }
+  EXPECT_EQ(parse_json_members("[1]", {}, {}).error().message, "must be an object, is a list");
+}
+
 TEST(Utf8, overlong_forms_surrogates_and_cut_characters_are_refused) {
   EXPECT_FALSE(files::find_invalid_utf8(
       "a\xc3\xa9\xe2\x82\xac\xf0\x9f\x98\x80\xed\x9f\xbf\xf4\x8f\xbf\xbf"));

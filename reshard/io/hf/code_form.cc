@@ -13,9 +13,9 @@ namespace {
 
 using hf::ConfigFields;
 
-constexpr Index kMax = 1 << 20;
+constexpr Index kMaxSize = 1 << 20;
 
-tl::unexpected<Error> unread(std::string_view source, const std::string& what) {
+tl::unexpected<Error> unread_codes(std::string_view source, const std::string& what) {
   return fail(Code::unsupported,
               fmt::format("{}: quantization_config: {} is not supported", source, what));
 }
@@ -25,7 +25,7 @@ Result<Index> columns_of_group(const ConfigFields& q, std::string_view name) {
   constexpr Index kDefault = 128;
   const Index said = RESHARD_TRY(q.integer(name)).value_or(kDefault);
   if (said == -1) return Index{0};
-  return q.has(name) ? q.size(name, kMax) : kDefault;
+  return q.has(name) ? q.size(name, kMaxSize) : kDefault;
 }
 
 std::string described(std::string_view method, Index bits, Index group) {
@@ -43,28 +43,28 @@ Result<CodeForm> awq(const ConfigFields& q, std::string_view source) {
                          [](char c) { return c >= 'A' && c <= 'Z' ? char(c - 'A' + 'a') : c; });
   // Under this name GPTQModel says the version.
   const auto format = RESHARD_TRY(q.text("format")).value_or("gemm");
-  if (format != "gemm") return unread(source, "awq, format " + as_word(format));
-  if (bits != 4) return unread(source, fmt::format("awq of {} bits", bits));
-  if (version != "gemm") return unread(source, "awq, version " + as_word(version));
+  if (format != "gemm") return unread_codes(source, "awq, format " + as_word(format));
+  if (bits != 4) return unread_codes(source, fmt::format("awq of {} bits", bits));
+  if (version != "gemm") return unread_codes(source, "awq, version " + as_word(version));
   form.text = described("awq", bits, form.group_cols);
   return form;
 }
 
 Result<CodeForm> gptq(const ConfigFields& q, std::string_view source) {
   CodeForm form{CodeForm::Method::gptq};
-  const Index bits = RESHARD_TRY(q.size("bits", kMax));
+  const Index bits = RESHARD_TRY(q.size("bits", kMaxSize));
   form.group_cols = RESHARD_TRY(columns_of_group(q, "group_size"));
   if (bits != 2 && bits != 4 && bits != 8)
-    return unread(source, fmt::format("gptq of {} bits", bits));
+    return unread_codes(source, fmt::format("gptq of {} bits", bits));
   // Its values say which modules have other bits, by patterns.
   if (const auto modules = RESHARD_TRY(q.object("dynamic")); modules && !modules->empty())
-    return unread(source, "gptq with 'dynamic'");
+    return unread_codes(source, "gptq with 'dynamic'");
   if (const auto words = RESHARD_TRY(q.text("pack_dtype")).value_or("int32"); words != "int32")
-    return unread(source, "gptq packed into " + as_word(words));
+    return unread_codes(source, "gptq packed into " + as_word(words));
   const auto format = RESHARD_TRY(q.text("format"));  // What newer programs call it.
   const auto layout = RESHARD_TRY(q.text("checkpoint_format")).value_or(format.value_or("gptq"));
   if ((layout != "gptq" && layout != "gptq_v2") || format.value_or(layout) != layout)
-    return unread(source, "gptq, checkpoint_format " + as_word(format.value_or(layout)));
+    return unread_codes(source, "gptq, checkpoint_format " + as_word(format.value_or(layout)));
   form.bits = static_cast<int>(bits);
   form.zeros_less_1 = layout == "gptq";
   form.text = described(layout, bits, form.group_cols);
@@ -74,7 +74,8 @@ Result<CodeForm> gptq(const ConfigFields& q, std::string_view source) {
 Result<CodeForm> compressed_tensors(const ConfigFields& q, std::string_view source) {
   RESHARD_TRY(hf::check_not_transformed(q, source));
   const auto groups = RESHARD_TRY(q.object("config_groups"));
-  if (!groups || groups->empty()) return unread(source, "compressed-tensors without config_groups");
+  if (!groups || groups->empty())
+    return unread_codes(source, "compressed-tensors without config_groups");
   const auto usual = RESHARD_TRY(q.text("format")).value_or("unknown");
   CodeForm form{CodeForm::Method::compressed_tensors, 0};
   std::string formats;
@@ -82,15 +83,16 @@ Result<CodeForm> compressed_tensors(const ConfigFields& q, std::string_view sour
     const auto found = groups->object(name);  // An error for presets, which are lists.
     const auto group = found ? *found : std::nullopt;
     const auto weights = group ? RESHARD_TRY(group->object("weights")) : std::nullopt;
-    if (!weights) return unread(source, fmt::format("group {} without weights", as_word(name)));
+    if (!weights)
+      return unread_codes(source, fmt::format("group {} without weights", as_word(name)));
     const auto type = RESHARD_TRY(weights->text("type")).value_or("int");
     const auto format = RESHARD_TRY(group->text("format")).value_or(usual);
     if (type != "int" ||
         (format != "pack-quantized" && format != "int-quantized" && format != "naive-quantized"))
-      return unread(source, fmt::format("{} as {}", as_word(type), as_word(format)));
-    const Index bits = RESHARD_TRY(weights->size("num_bits", kMax));
+      return unread_codes(source, fmt::format("{} as {}", as_word(type), as_word(format)));
+    const Index bits = RESHARD_TRY(weights->size("num_bits", kMaxSize));
     if ((bits != 4 && bits != 8) || (form.bits != 0 && form.bits != bits))
-      return unread(source, fmt::format("{} of {} bits", as_word(type), bits));
+      return unread_codes(source, fmt::format("{} of {} bits", as_word(type), bits));
     form.bits = static_cast<int>(bits);
     if (formats.find(format) == std::string::npos)
       formats += (formats.empty() ? "" : " and ") + format;
@@ -104,7 +106,7 @@ Result<CodeForm> bitsandbytes(const ConfigFields& q, std::string_view source) {
   const bool of_4 = RESHARD_TRY(q.boolean("load_in_4bit", false));
   const bool of_8 = RESHARD_TRY(q.boolean("load_in_8bit", false));
   if (of_4 == of_8)
-    return unread(source, "bitsandbytes that says neither load_in_4bit nor load_in_8bit");
+    return unread_codes(source, "bitsandbytes that says neither load_in_4bit nor load_in_8bit");
   form.text = of_4 ? "bitsandbytes, 4 bits" : "bitsandbytes, 8 bits";
   return form;
 }
@@ -142,7 +144,7 @@ Result<CodeForm> code_form(std::string_view text, std::string_view source) {
   if (method == "compressed-tensors") return compressed_tensors(*q, source);
   if (method == "bitsandbytes") return bitsandbytes(*q, source);
   if (method == "torchao") return torchao(*q);
-  return unread(source, "quant_method " + as_word(method));
+  return unread_codes(source, "quant_method " + as_word(method));
 }
 
 }  // namespace reshard

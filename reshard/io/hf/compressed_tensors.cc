@@ -12,11 +12,11 @@ namespace reshard::hf {
 namespace {
 
 constexpr std::string_view kGroups = "config_groups";
-constexpr Index kMax = 1 << 20;
+constexpr Index kMaxBlock = 1 << 20;
 
 QuantFormat named(std::string_view name) { return *quant_format_from_name(name); }
 
-tl::unexpected<Error> unread(std::string_view source, const std::string& what) {
+tl::unexpected<Error> unread_scheme(std::string_view source, const std::string& what) {
   return fail(
       Code::unsupported,
       fmt::format("{}: quantization_config: {} is not supported; compressed-tensors "
@@ -43,9 +43,11 @@ Result<QuantFormat> of_8_bits(const ConfigFields& weights, const std::string& st
     return f;
   }
   if (strategy != "block")
-    return unread(source, fmt::format("strategy {} in groups of {}", as_word(strategy), group));
+    return unread_scheme(source,
+                         fmt::format("strategy {} in groups of {}", as_word(strategy), group));
   const auto block = RESHARD_TRY(weights.indices("block_structure"));
-  if (block.size() != 2 || block[0] < 1 || block[1] < 1 || block[0] > kMax || block[1] > kMax)
+  if (block.size() != 2 || block[0] < 1 || block[1] < 1 || block[0] > kMaxBlock ||
+      block[1] > kMaxBlock)
     return fail(Code::corrupt,
                 fmt::format("{}: quantization_config: block_structure must be two positive "
                             "numbers, rows and columns",
@@ -62,31 +64,32 @@ Result<QuantFormat> of_integers(const ConfigFields& weights, const std::string& 
   const bool packed = format == "pack-quantized";
   const bool plain = format == "int-quantized" || format == "naive-quantized";
   const std::string what = fmt::format("int of {} bits as {}", bits, as_word(format));
-  if (!(bits == 8 && (packed || plain)) && !(bits == 4 && packed)) return unread(source, what);
+  if (!(bits == 8 && (packed || plain)) && !(bits == 4 && packed))
+    return unread_scheme(source, what);
   const auto order = RESHARD_TRY(weights.text("actorder")).value_or("");
   if (order == "group")
-    return unread(source, what + " whose groups are in another order (actorder)");
+    return unread_scheme(source, what + " whose groups are in another order (actorder)");
   if (strategy != "channel" && (strategy != "group" || group == 0))
-    return unread(source, fmt::format("{} with strategy {}", what, as_word(strategy)));
+    return unread_scheme(source, fmt::format("{} with strategy {}", what, as_word(strategy)));
   QuantFormat f = named("int4_channel");
   if (bits == 8) f.data = packed ? DType::u8 : DType::i8;
   if (strategy != "group") return f;
   // A group fills whole words.
   if (group % packed_together(f) != 0)
-    return unread(source, fmt::format("{} in groups of {}", what, group));
+    return unread_scheme(source, fmt::format("{} in groups of {}", what, group));
   f.block_cols = static_cast<std::int32_t>(group);
   return f;
 }
 
 Result<QuantFormat> of_weights(const ConfigFields& weights, const std::string& format,
                                std::string_view source) {
-  const Index bits = RESHARD_TRY(weights.size("num_bits", kMax));
+  const Index bits = RESHARD_TRY(weights.size("num_bits", kMaxBlock));
   const auto type = RESHARD_TRY(weights.text("type")).value_or("int");
   const std::string what = fmt::format("{} of {} bits as {}", as_word(type), bits, as_word(format));
-  if (type != "float" && type != "int") return unread(source, what);
+  if (type != "float" && type != "int") return unread_scheme(source, what);
   if (!RESHARD_TRY(weights.boolean("symmetric", true)))
-    return unread(source, "weights that are not symmetric");
-  const Index group = RESHARD_TRY(weights.count("group_size", 0, kMax));
+    return unread_scheme(source, "weights that are not symmetric");
+  const Index group = RESHARD_TRY(weights.count("group_size", 0, kMaxBlock));
   const std::string strategy = strategy_of(RESHARD_TRY(weights.text("strategy")), group);
   if (type == "int") return of_integers(weights, strategy, group, bits, format, source);
   const bool float8 = format == "float-quantized" || format == "naive-quantized";
@@ -98,7 +101,7 @@ Result<QuantFormat> of_weights(const ConfigFields& weights, const std::string& f
         f.tensor_factor ? "nvfp4-pack-quantized" : "mxfp4-pack-quantized";
     if (bits == 4 && format == packed && group == f.block_cols) return f;
   }
-  return unread(source, fmt::format("{} in groups of {}", what, group));
+  return unread_scheme(source, fmt::format("{} in groups of {}", what, group));
 }
 
 /// True for a non-empty object or list.
@@ -151,7 +154,7 @@ Words words_of(const QuantFormat& f) {
 
 Result<> check_not_transformed(const ConfigFields& config, std::string_view source) {
   for (const std::string_view key : {"sparsity_config", "transform_config"})
-    if (says_something(config, key)) return unread(source, std::string(key));
+    if (says_something(config, key)) return unread_scheme(source, std::string(key));
   return {};
 }
 
@@ -166,14 +169,15 @@ Result<std::vector<QuantFormat>> compressed_tensors_formats(const ConfigFields& 
   for (const std::string& name : groups->keys()) {
     const auto group = groups->object(name);
     if (!group || !*group)
-      return unread(source, fmt::format("group {} without weights", as_word(name)));
+      return unread_scheme(source, fmt::format("group {} without weights", as_word(name)));
     const auto weights = RESHARD_TRY((*group)->object("weights"));
-    if (!weights) return unread(source, fmt::format("group {} without weights", as_word(name)));
+    if (!weights)
+      return unread_scheme(source, fmt::format("group {} without weights", as_word(name)));
     const auto format = RESHARD_TRY((*group)->text("format")).value_or(usual);
     const QuantFormat f = RESHARD_TRY(of_weights(*weights, format, source));
     if (std::ranges::find(found, f) != found.end()) continue;
     if (found.size() == most)
-      return unread(source, fmt::format("{} of more than {} formats", kGroups, most));
+      return unread_scheme(source, fmt::format("{} of more than {} formats", kGroups, most));
     found.push_back(f);
   }
   if (found.empty()) return config.wrong(fmt::format("'{}' is empty", kGroups));

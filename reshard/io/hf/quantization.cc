@@ -29,7 +29,7 @@ constexpr std::array kAlgos = {
     Algo{"FP8_PB_WO", "fp8_block"}, Algo{"MXFP8", "mxfp8"},
     Algo{"NVFP4", "nvfp4"},         Algo{kNvfp4WeightsOnly, "nvfp4"}};
 
-tl::unexpected<Error> unread(std::string_view source, const std::string& what) {
+tl::unexpected<Error> unread_method(std::string_view source, const std::string& what) {
   return fail(
       Code::unsupported,
       fmt::format("{}: {}: {} is not supported; supported are fp8 in e4m3 (with a {} or "
@@ -47,7 +47,7 @@ Json names_json(const std::vector<std::string>& names) {
 
 Result<QuantFormat> fp8(const hf::ConfigFields& q, std::string_view source) {
   const auto numbers = RESHARD_TRY(q.text("fmt")).value_or("e4m3");
-  if (numbers != "e4m3") return unread(source, "fmt " + as_word(numbers));
+  if (numbers != "e4m3") return unread_method(source, "fmt " + as_word(numbers));
   QuantFormat f = *quant_format_from_name("fp8_tensor");
   if (!q.has(kBlock)) return f;
   const auto block = RESHARD_TRY(q.indices(kBlock));
@@ -83,11 +83,12 @@ Result<StoredWeights> of_one_algo(const hf::ConfigFields& q, std::string_view so
   const auto algo = RESHARD_TRY(q.text(kAlgo)).value_or("unknown");
   const auto known =
       std::find_if(kAlgos.begin(), kAlgos.end(), [&](const Algo& a) { return a.name == algo; });
-  if (known == kAlgos.end()) return unread(source, fmt::format("{} {}", kAlgo, as_word(algo)));
+  if (known == kAlgos.end())
+    return unread_method(source, fmt::format("{} {}", kAlgo, as_word(algo)));
   const StoredWeights weights{QuantMethod::modelopt, *quant_format_from_name(known->format)};
   const Index group = RESHARD_TRY(q.count("group_size", 0));
   if (weights.format.data == DType::f4 && group != 0 && group != weights.format.block_cols)
-    return unread(source, fmt::format("{} {} in groups of {}", kAlgo, algo, group));
+    return unread_method(source, fmt::format("{} {} in groups of {}", kAlgo, algo, group));
   return weights;
 }
 
@@ -97,12 +98,12 @@ Result<StoredWeights> modelopt(const hf::ConfigFields& q, std::string_view sourc
   if (RESHARD_TRY(q.text(kAlgo)).value_or("") != "MIXED_PRECISION") return of_one_algo(q, source);
   const auto layers = RESHARD_TRY(q.object(kLayers));
   if (!layers || layers->empty())
-    return unread(source, fmt::format("MIXED_PRECISION without {}", kLayers));
+    return unread_method(source, fmt::format("MIXED_PRECISION without {}", kLayers));
   StoredWeights weights{QuantMethod::modelopt, {}};
   std::vector<QuantFormat> formats;
   for (const std::string& module : layers->keys()) {
     const auto layer = RESHARD_TRY(layers->object(module));
-    if (!layer) return unread(source, fmt::format("{} of {}", kLayers, as_word(module)));
+    if (!layer) return unread_method(source, fmt::format("{} of {}", kLayers, as_word(module)));
     const QuantFormat format = RESHARD_TRY(of_one_algo(*layer, source)).format;
     weights.of_module[module] = format;
     if (std::ranges::find(formats, format) == formats.end()) formats.push_back(format);
@@ -188,7 +189,7 @@ Result<SaidQuantisation> said_quantisation_beside(std::string_view text, std::st
 Result<StoredWeights> stored_weights(std::string_view text, std::string_view source) {
   const auto config = RESHARD_TRY(hf::ConfigFields::parse(text, source));
   const auto q = RESHARD_TRY(config.object(kKey));
-  if (!q) return unread(source, "none");
+  if (!q) return unread_method(source, "none");
   const auto method = RESHARD_TRY(q->text("quant_method")).value_or("unknown");
   if (method == "fp8") return StoredWeights{QuantMethod::fp8, RESHARD_TRY(fp8(*q, source))};
   if (method == "mxfp4") return StoredWeights{QuantMethod::mxfp4, *quant_format_from_name("mxfp4")};
@@ -201,7 +202,7 @@ Result<StoredWeights> stored_weights(std::string_view text, std::string_view sou
     weights.others.assign(formats.begin() + 1, formats.end());
     return weights;
   }
-  if (method != "modelopt") return unread(source, "quant_method " + as_word(method));
+  if (method != "modelopt") return unread_method(source, "quant_method " + as_word(method));
   const auto inner = RESHARD_TRY(q->object("quantization"));
   return modelopt(inner ? *inner : *q, source);
 }
@@ -217,7 +218,8 @@ Result<std::string> config_of_quantised_weights(std::string_view text, const Sto
                                                 const std::vector<std::string>& plain,
                                                 std::string_view source) {
   if (!supports(weights.method, weights.format))
-    return unread(source, fmt::format("{} of {}", to_string(weights.format), name(weights.method)));
+    return unread_method(source,
+                         fmt::format("{} of {}", to_string(weights.format), name(weights.method)));
   const std::string without = RESHARD_TRY(config_of_plain_weights(text, source));
   auto fields = RESHARD_TRY(hf::ConfigFields::parse(without, source));
   Json json = std::move(fields).take();

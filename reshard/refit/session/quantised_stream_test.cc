@@ -66,7 +66,7 @@ TEST_P(QuantisedStreams, write_what_the_oracle_says) {
     };
     for (const Rank r : got.bytes.ranks()) {
       const auto slots = got.bytes.layout().slots_of(r);
-      const auto done = stream_rank(planner, *job.source.stored, r, slots, sink, {}, options);
+      const auto done = stream_rank(planner, *job.source.stored, r, slots, sink, options);
       if (!done && done.error().code == Code::unsupported) {
         EXPECT_THAT(done.error().message, testing::HasSubstr("shards cut its blocks"));
         return;
@@ -102,7 +102,7 @@ TEST(QuantisedStream, writes_data_and_scales_by_themselves) {
                                 std::span<const std::byte> part) {
       return got.take(rank, slot, offset, part);
     };
-    ASSERT_TRUE(stream_rank(planner, *job.source.stored, r, {&only, 1}, sink, {}, options));
+    ASSERT_TRUE(stream_rank(planner, *job.source.stored, r, {&only, 1}, sink, options));
     EXPECT_TRUE(got.is_whole(r, {&only, 1}));
     EXPECT_EQ(std::memcmp(got.bytes.at(r, only), job.target.stored->at(r, only),
                           static_cast<std::size_t>(got.bytes.bytes(r, only))),

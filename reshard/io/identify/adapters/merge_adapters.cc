@@ -56,23 +56,25 @@ struct Adapter {
 };
 
 Result<> take_part(Adapter& adapter, const StoredTensor& t) {
-  using Role = ParameterName::Role;
   const ParameterName found = parameter_name(t.name);
-  if (found.role == Role::other || found.role == Role::original)
+  if (found.role == ParameterRole::other || found.role == ParameterRole::original)
     return adapter.fails(Code::unsupported,
                          fmt::format("'{}' is more than A and B; merge it with PEFT", t.name));
   if (!is_mergeable(t.dtype))
     return adapter.fails(Code::unsupported,
                          fmt::format("{}: parts of an adapter are F32, BF16 or F16", described(t)));
   TensorParts& parts = adapter.parts[found.tensor];
-  const bool is_a = found.role == Role::a || found.role == Role::embedding_a;
-  const StoredTensor*& part = found.role == Role::whole ? parts.whole : is_a ? parts.a : parts.b;
+  const bool is_a = found.role == ParameterRole::a || found.role == ParameterRole::embedding_a;
+  const StoredTensor*& part = found.role == ParameterRole::whole ? parts.whole
+                              : is_a                             ? parts.a
+                                                                 : parts.b;
   if (part != nullptr)
     return adapter.fails(
         Code::invalid_argument,
         fmt::format("'{}' and '{}' are the same part of '{}'", part->name, t.name, found.tensor));
   part = &t;
-  parts.embedding |= found.role == Role::embedding_a || found.role == Role::embedding_b;
+  parts.embedding |=
+      found.role == ParameterRole::embedding_a || found.role == ParameterRole::embedding_b;
   return {};
 }
 
