@@ -60,12 +60,12 @@ def _plain() -> Callable[[str], str | None]:
     if role == "original":
       return None
     if role != "whole":
-      return str(_core.without_wrappers(name))
+      return _core.without_wrappers(name)
     if adapter and copies.setdefault(whole, adapter) != adapter:
       raise InvalidArgumentError(
         f"'{whole}' is in the copies of two adapters, '{copies[whole]}' and '{adapter}': leave one out with names="
       )
-    return str(whole)
+    return whole
 
   return find
 

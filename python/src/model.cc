@@ -7,7 +7,7 @@
 #include "reshard/convert/inspect/tensor_kinds.h"
 #include "reshard/io/example_configs.h"
 #include "reshard/model/names.h"
-#include "reshard/model/parameter_names.h"
+#include "reshard/model/naming/parameter_names.h"
 
 namespace reshard::python {
 namespace {

@@ -7,7 +7,7 @@
 #include <iterator>
 
 #include "reshard/base/check.h"
-#include "reshard/model/misfits.h"
+#include "reshard/model/naming/misfits.h"
 #include "reshard/model/name_pattern.h"
 #include "reshard/transform/convert.h"
 #include "reshard/transform/quantise_arithmetic.h"

@@ -6,7 +6,7 @@
 #include <string_view>
 #include <vector>
 
-#include "reshard/model/misfits.h"
+#include "reshard/model/naming/misfits.h"
 #include "reshard/model/names.h"
 
 namespace reshard {

@@ -12,8 +12,8 @@
 #include <optional>
 
 #include "reshard/base/check.h"
+#include "reshard/io/checkpoint/gathered_writes.h"
 #include "reshard/io/files/disk.h"
-#include "reshard/io/files/gathered_writes.h"
 #include "reshard/io/files/json.h"
 #include "reshard/io/files/utf8.h"
 
@@ -117,7 +117,7 @@ struct SafetensorsWriter::State {
   std::atomic<std::int64_t> written = 0;
   bool finished = false;
   Watcher watcher;
-  std::optional<files::GatheredWrites> file = {};  ///< none if nothing is written.
+  std::optional<checkpoint::GatheredWrites> file = {};  ///< none if nothing is written.
 
   /// Shows bytes to the watcher and writes them, if there is a file.
   Result<> write(std::span<const std::byte> bytes, std::int64_t at) {

@@ -10,13 +10,13 @@
 #include <optional>
 
 #include "reshard/base/check.h"
+#include "reshard/io/checkpoint/gathered_writes.h"
 #include "reshard/io/dcp/crc32.h"
 #include "reshard/io/dcp/known_classes.h"
 #include "reshard/io/dcp/metadata.h"
 #include "reshard/io/dcp/sharded_files.h"
 #include "reshard/io/dcp/torch_archive.h"
 #include "reshard/io/files/disk.h"
-#include "reshard/io/files/gathered_writes.h"
 #include "reshard/io/files/json.h"
 #include "reshard/io/pickle/writer.h"
 
@@ -63,7 +63,7 @@ struct DcpWriter::State {
   std::int64_t expected = 0;
   bool finished = false;
   Watcher watcher;
-  std::optional<files::GatheredWrites> file = {};  ///< none if nothing is written.
+  std::optional<checkpoint::GatheredWrites> file = {};  ///< none if nothing is written.
 
   Result<> write(std::int64_t at, std::span<const std::byte> bytes) {
     if (watcher) watcher(at, bytes);

@@ -19,7 +19,7 @@
 #include "reshard/io/identify/tensor_lists.h"
 #include "reshard/io/torch_dist/megatron_layout.h"
 #include "reshard/model/canonical.h"
-#include "reshard/model/misfits.h"
+#include "reshard/model/naming/misfits.h"
 #include "reshard/model/names.h"
 
 namespace reshard::identify {

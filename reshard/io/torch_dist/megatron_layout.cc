@@ -21,7 +21,7 @@
 #include "reshard/model/canonical.h"
 #include "reshard/model/explicit_slots.h"
 #include "reshard/model/families.h"
-#include "reshard/model/misfits.h"
+#include "reshard/model/naming/misfits.h"
 
 namespace reshard::torch_dist {
 namespace {

@@ -15,7 +15,7 @@
 #include "reshard/io/files/json.h"
 #include "reshard/io/identify/adapters/peft.h"
 #include "reshard/model/names.h"
-#include "reshard/model/parameter_names.h"
+#include "reshard/model/naming/parameter_names.h"
 
 namespace reshard::identify {
 namespace {

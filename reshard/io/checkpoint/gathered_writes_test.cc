@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "reshard/io/files/gathered_writes.h"
+#include "reshard/io/checkpoint/gathered_writes.h"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
@@ -15,7 +15,7 @@
 #include "reshard/io/files/disk.h"
 #include "reshard/io/files/temp_dir_testutil.h"
 
-namespace reshard::files {
+namespace reshard::checkpoint {
 namespace {
 
 using testing::TempDir;
@@ -34,7 +34,7 @@ std::vector<std::byte> content_of(const std::string& path) {
   return bytes;
 }
 
-/// Where pieces begin: 0, and some ascending offsets below `size`.
+/// The offsets of pieces: 0, and some ascending offsets below `size`.
 std::vector<std::size_t> random_cuts(std::size_t size, std::size_t largest, std::mt19937& rng) {
   std::vector<std::size_t> cuts;
   for (std::size_t at = 0; at < size; at += 1 + rng() % largest) cuts.push_back(at);
@@ -51,7 +51,7 @@ RC_GTEST_PROP(GatheredWrites, makes_the_file_whatever_the_pieces_and_their_order
   const auto want = random_bytes(size, seed);
   const TempDir dir;
   const std::string path = dir / "file";
-  const auto fd = create_file(path, static_cast<std::int64_t>(size));
+  const auto fd = files::create_file(path, static_cast<std::int64_t>(size));
   RC_ASSERT(fd.has_value());
   GatheredWrites writes(fd->get(), path, static_cast<std::int64_t>(size));
   auto cuts = random_cuts(size, largest, rng);
@@ -72,7 +72,7 @@ TEST(GatheredWrites, take_pieces_of_several_threads) {
   const auto want = random_bytes(kSize, 1);
   const TempDir dir;
   const std::string path = dir / "file";
-  const auto fd = create_file(path, std::int64_t{kSize});
+  const auto fd = files::create_file(path, std::int64_t{kSize});
   ASSERT_TRUE(fd);
   GatheredWrites writes(fd->get(), path, std::int64_t{kSize});
   std::vector<std::thread> threads;
@@ -90,7 +90,7 @@ TEST(GatheredWrites, take_pieces_of_several_threads) {
 TEST(GatheredWrites, report_the_error_of_an_earlier_piece_at_the_end) {
   const TempDir dir;
   const std::string path = dir / "file";
-  ASSERT_TRUE(create_file(path, 10));
+  ASSERT_TRUE(files::create_file(path, 10));
   const FileDescriptor fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
   GatheredWrites writes(fd.get(), path, 10);
   const std::vector<std::byte> bytes(10);
@@ -101,4 +101,4 @@ TEST(GatheredWrites, report_the_error_of_an_earlier_piece_at_the_end) {
 }
 
 }  // namespace
-}  // namespace reshard::files
+}  // namespace reshard::checkpoint

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "reshard/io/files/gathered_writes.h"
+#include "reshard/io/checkpoint/gathered_writes.h"
 
 #include <algorithm>
 #include <cstring>
@@ -7,18 +7,18 @@
 
 #include "reshard/io/files/disk.h"
 
-namespace reshard::files {
+namespace reshard::checkpoint {
 namespace {
 
 constexpr std::int64_t kBlock = std::int64_t{1} << 20;
-constexpr std::size_t kMostBlocks = 16;
+constexpr std::size_t kMaxBlocks = 16;
 /// Pieces of this size and more are written by themselves: a copy of them costs more than a call.
 constexpr std::size_t kLarge = std::size_t{64} << 10;
 
 }  // namespace
 
 Result<> GatheredWrites::write(std::span<const std::byte> data, std::int64_t offset) {
-  if (data.size() >= kLarge) return write_all(fd_, path_, data, offset);
+  if (data.size() >= kLarge) return files::write_all(fd_, path_, data, offset);
   while (!data.empty()) {
     const std::int64_t block = offset / kBlock, at = offset % kBlock;
     const auto piece = data.first(std::min(data.size(), static_cast<std::size_t>(kBlock - at)));
@@ -55,7 +55,7 @@ std::pair<std::int64_t, GatheredWrites::Block> GatheredWrites::add(
     block.filled.insert(after, added);
   // The first is the one that a reader in order left longest ago.
   if (block.missing > 0) {
-    if (blocks_.size() <= kMostBlocks) return {};
+    if (blocks_.size() <= kMaxBlocks) return {};
     found = blocks_.begin()->first == number ? std::next(blocks_.begin()) : blocks_.begin();
   }
   auto full = blocks_.extract(found);
@@ -64,9 +64,9 @@ std::pair<std::int64_t, GatheredWrites::Block> GatheredWrites::add(
 
 Result<> GatheredWrites::write_block(std::int64_t number, const Block& content) const {
   for (const Range& range : content.filled)
-    RESHARD_TRY(write_all(fd_, path_,
-                          std::span(content.bytes.get() + range.begin, range.end - range.begin),
-                          number * kBlock + static_cast<std::int64_t>(range.begin)));
+    RESHARD_TRY(files::write_all(
+        fd_, path_, std::span(content.bytes.get() + range.begin, range.end - range.begin),
+        number * kBlock + static_cast<std::int64_t>(range.begin)));
   return {};
 }
 
@@ -77,4 +77,4 @@ Result<> GatheredWrites::finish() {
   return {};
 }
 
-}  // namespace reshard::files
+}  // namespace reshard::checkpoint

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "reshard/model/parameter_names.h"
+#include "reshard/model/naming/parameter_names.h"
 
 #include <algorithm>
 #include <array>

@@ -13,13 +13,13 @@
 
 #include "reshard/base/result.h"
 
-namespace reshard::files {
+namespace reshard::checkpoint {
 
 /// Gathers small pieces of a file, so that neighbours take one write. Holds at most 16 MiB of them.
 /// Thread-safe.
 class GatheredWrites {
  public:
-  /// Of a file with `bytes` bytes. `fd` and `path`, for messages, outlive this.
+  /// A file with `bytes` bytes. `fd` and `path`, for messages, outlive this.
   GatheredWrites(int fd, const std::string& path, std::int64_t bytes)
       : fd_(fd), path_(path), bytes_(bytes) {}
 
@@ -53,4 +53,4 @@ class GatheredWrites {
   std::map<std::int64_t, Block> blocks_;  ///< by their numbers.
 };
 
-}  // namespace reshard::files
+}  // namespace reshard::checkpoint

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "reshard/model/misfits.h"
+#include "reshard/model/naming/misfits.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 
 #include "reshard/base/closest_name.h"
-#include "reshard/model/parameter_names.h"
+#include "reshard/model/naming/parameter_names.h"
 
 namespace reshard {
 namespace {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Protects: who reads that a tensor is missing also reads what is there instead.
-#include "reshard/model/misfits.h"
+#include "reshard/model/naming/misfits.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

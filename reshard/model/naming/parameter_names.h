@@ -28,7 +28,7 @@ enum class ParameterRole : std::uint8_t {
 /// "whole", "original", "A", "B", "embedding_A", "embedding_B" or "other".
 std::string_view name(ParameterRole role);
 
-/// What the name of a parameter says.
+/// A parameter's name, taken apart.
 struct ParameterName {
   ParameterRole role = ParameterRole::whole;
   /// The tensor of the model, by its own name: that which factors change. For `other`: the whole
