@@ -29,7 +29,7 @@ Result<std::optional<RuleSet>> find_card(const std::string& family, const Model&
       return std::optional<RuleSet>();
     const auto path = find_card_file(framework, architecture);
     if (!path) continue;
-    RuleSet card = RESHARD_TRY(read_rules(*path));
+    RuleSet card = RESHARD_TRY(read_card(*path));
     if (!card.card || card.card->framework != framework)
       return fail(Code::corrupt, fmt::format("{}: is no card of {}", *path, framework));
     if (std::ranges::find(card.card->model_types, config.model_type) !=
@@ -56,7 +56,7 @@ Result<std::vector<KnownClass>> known_classes() {
     for (const std::string& name : card_names(framework)) {
       const auto path = find_card_file(framework, name);
       if (!path) continue;
-      RuleSet rules = RESHARD_TRY(read_rules(*path));
+      RuleSet rules = RESHARD_TRY(read_card(*path));
       if (!rules.card)
         return fail(Code::corrupt, fmt::format("{}: is no card of {}", *path, framework));
       KnownClass& found = known[name];

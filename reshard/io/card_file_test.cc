@@ -103,7 +103,7 @@ TEST_F(Cards, are_checked_when_they_are_read) {
 TEST(ShippedCards, can_be_read) {
   for (const std::string& name : card_names("vllm")) {
     SCOPED_TRACE(name);
-    const auto card = read_rules(*find_card_file("vllm", name));
+    const auto card = read_card(*find_card_file("vllm", name));
     ASSERT_TRUE(card) << card.error().message;
     ASSERT_TRUE(card->card);
     EXPECT_EQ(card->card->framework, "vllm");

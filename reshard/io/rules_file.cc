@@ -4,18 +4,25 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <filesystem>
+#include <iterator>
 #include <set>
 
-#include "reshard/io/files/json_fields.h"
+#include "reshard/io/files/disk.h"
+#include "reshard/io/rule_parser.h"
 
 namespace reshard {
 namespace {
 
+using io::expression;
+using io::expression_if;
+using io::is_one_line;
+using io::line;
+
 constexpr std::size_t kMaxRulesFile = std::size_t{16} << 20;
 constexpr Index kMaxAxis = Index{1} << 20;
-constexpr Index kMaxNumber = Index{1} << 40;
 constexpr std::size_t kMaxAxisName = 32;
-constexpr std::size_t kMaxParts = 64, kMaxCuts = 16, kMaxKeys = 16, kMaxAxes = 4 * kMaxDims;
+constexpr std::size_t kMaxKeys = 32, kMaxAxes = 4 * kMaxDims, kMaxBlocks = 16;
 static_assert(kMaxRulePattern == files::kMaxFieldText);
 
 bool is_axis_name(std::string_view name) {
@@ -24,36 +31,6 @@ bool is_axis_name(std::string_view name) {
   };
   return !name.empty() && name.size() <= kMaxAxisName &&
          std::all_of(name.begin(), name.end(), allowed);
-}
-
-/// Texts go into messages, which are one line.
-bool is_one_line(std::string_view text) {
-  return std::ranges::none_of(text, [](char c) { return static_cast<unsigned char>(c) < 0x20; });
-}
-
-Result<std::string> line(const files::Fields& fields, std::string_view key) {
-  auto text = RESHARD_TRY(fields.text(key));
-  if (is_one_line(text)) return text;
-  return fail(Code::corrupt, fmt::format("{}: {} must be without control characters, is {}",
-                                         fields.where(), key, in_quotes(text)));
-}
-
-/// A number, or an expression.
-Result<Expression> expression(const files::Fields& fields, std::string_view key, Index least) {
-  const Json* json = fields.find(key);
-  if (json != nullptr && json->string() != nullptr) {
-    RESHARD_TRY(line(fields, key));
-    auto parsed = Expression::parse(*json->string());
-    if (!parsed) return tl::unexpected(std::move(parsed).error().in(fields.where()));
-    return parsed;
-  }
-  return Expression(RESHARD_TRY(fields.integer(key, least, kMaxNumber)));
-}
-
-Result<std::optional<Expression>> expression_if(const files::Fields& fields, std::string_view key,
-                                                Index least) {
-  if (!fields.has(key)) return std::optional<Expression>();
-  return std::optional(RESHARD_TRY(expression(fields, key, least)));
 }
 
 /// The axis of an earlier mesh that another mesh has too, without a size of its own.
@@ -99,268 +76,130 @@ Result<std::vector<RuleSet::MeshAxis>> parse_axes(const files::Fields& root) {
   return axes;
 }
 
-/// Parses one rule and checks that its parts are consistent.
-class RuleParser {
- public:
-  RuleParser(const files::Fields& fields, const std::vector<RuleSet::MeshAxis>& axes)
-      : fields_(fields), axes_(axes) {}
-
-  Result<Rule> parse() {
-    RESHARD_TRY(read_part(fields_, rule_));
-    const Json::Array others = RESHARD_TRY(fields_.list("with", kMaxParts));
-    for (const Json& json : others) {
-      const auto place = fmt::format("{}, part {}", fields_.where(), rule_.num_parts() + 1);
-      const auto fields = RESHARD_TRY(files::Fields::of(
-          json, place, {"match", "shared", "take", "dims", "each", "pad", "cuts"}));
-      RulePart part;
-      RESHARD_TRY(read_part(fields, part));
-      rule_.with.push_back(std::move(part));
-    }
-    rule_.together = RESHARD_TRY(fields_.flag_or("together", false));
-    rule_.interleave = RESHARD_TRY(expression_if(fields_, "interleave", 1));
-    if (rule_.interleave && !rule_.together)
-      return fail(Code::corrupt, fmt::format("{}: interleave needs together", fields_.where()));
-    wildcards_ = left_in(rule_);
-    RESHARD_TRY(check_parts());
-    if (fields_.has("name")) rule_.name = RESHARD_TRY(line(fields_, "name"));
-    RESHARD_TRY(check_local_name(rule_.name, rule_.match, wildcards_, fields_.where()));
-    if (fields_.has("beside")) rule_.beside = RESHARD_TRY(line(fields_, "beside"));
-    RESHARD_TRY(
-        check_local_name(rule_.beside, rule_.match, wildcards_, fields_.where() + ", beside"));
-    constexpr DType kDTypes[] = {DType::f32, DType::bf16, DType::f16};
-    if (fields_.has("dtype"))
-      rule_.dtype = kDTypes[RESHARD_TRY(fields_.word("dtype", {"float32", "bfloat16", "float16"}))];
-    constexpr ValueMap kMaps[] = {ValueMap::identity, ValueMap::negated_exp, ValueMap::plus_one,
-                                  ValueMap::minus_one};
-    rule_.map = kMaps[RESHARD_TRY(
-        fields_.word("map", {"identity", "negated_exp", "plus_one", "minus_one"}))];
-    rule_.stack =
-        static_cast<int>(RESHARD_TRY(fields_.integer_or("stack", 0, -kMaxDims, kMaxDims - 1)));
-    rule_.omit = RESHARD_TRY(fields_.flag_or("omit", false));
-    rule_.merged = RESHARD_TRY(dimensions(fields_, "merged", kMaxDims - 1));
-    rule_.when = RESHARD_TRY(expression_if(fields_, "when", 0));
-    used_ = cut_;
-    for (const Json& where : RESHARD_TRY(fields_.list("where", kMaxDims)))
-      RESHARD_TRY(add_where(where));
-    return std::move(rule_);
-  }
-
- private:
-  /// The wildcards that name a local tensor: all but that of `each`.
-  static int left_in(const RulePart& part) {
-    return count_wildcards(part.match) - (part.each > 0 ? 1 : 0);
-  }
-
-  Result<> check_parts() const {
-    for (const RulePart& part : rule_.with)
-      if (left_in(part) != wildcards_)
-        return fail(Code::corrupt,
-                    fmt::format("{}: {} leaves {} wildcards and {} leaves {}: parts of one tensor "
-                                "have the same",
-                                fields_.where(), in_quotes(part.match), left_in(part),
-                                in_quotes(rule_.match), wildcards_));
-    for (const RulePart& part : rule_.with)
-      if (rule_.together && !part.cuts.empty())
-        return fail(Code::corrupt,
-                    fmt::format("{}: cuts of {} must be the rule's, which cuts its parts together",
-                                fields_.where(), in_quotes(part.match)));
-    const bool one = rule_.with.empty() && rule_.each == 0;
-    if (one || fields_.has("name") || fields_.has("omit")) return {};
-    return fail(Code::corrupt, fmt::format("{}: name is missing, must name the tensor of several",
-                                           fields_.where()));
-  }
-
-  Result<> read_part(const files::Fields& fields, RulePart& part) {
-    part.match = RESHARD_TRY(line(fields, "match"));
-    const int wildcards = count_wildcards(part.match);
-    if (wildcards > kMaxWildcards)
-      return fail(Code::corrupt,
-                  fmt::format("{}: match {} has {} of * and #, at most {} are allowed",
-                              fields.where(), in_quotes(part.match), wildcards, kMaxWildcards));
-    part.shared = RESHARD_TRY(fields.flag_or("shared", false));
-    part.each = static_cast<int>(RESHARD_TRY(fields.integer_or("each", 0, 1, wildcards)));
-    part.dims = RESHARD_TRY(dimensions(fields, "dims", kMaxDims));
-    for (std::size_t i = 0; i < part.dims.size(); ++i)
-      if (std::ranges::find(part.dims, static_cast<int>(i)) == part.dims.end())
-        return fail(Code::corrupt, fmt::format("{}: dims must list each dimension once, lacks {}",
-                                               fields.where(), i));
-    for (const Json& json : RESHARD_TRY(fields.list("take", kMaxDims)))
-      RESHARD_TRY(add_take(fields, json, part));
-    for (const Json& json : RESHARD_TRY(fields.list("pad", kMaxDims)))
-      RESHARD_TRY(add_pad(fields, json, part));
-    dims_.clear();
-    used_.clear();
-    for (const Json& json : RESHARD_TRY(fields.list("cuts", kMaxCuts)))
-      RESHARD_TRY(add_cut(fields, json, part));
-    cut_.insert(used_.begin(), used_.end());
-    return {};
-  }
-
-  /// A list of different numbers of dimensions.
-  static Result<std::vector<int>> dimensions(const files::Fields& fields, std::string_view key,
-                                             int most) {
-    std::vector<int> found;
-    for (const Json& json : RESHARD_TRY(fields.list(key, static_cast<std::size_t>(most)))) {
-      const auto dim = json.integer();
-      if (!dim || *dim < 0 || *dim >= most ||
-          std::ranges::find(found, static_cast<int>(*dim)) != found.end())
-        return fail(Code::corrupt,
-                    fmt::format("{}: {} must list different dimensions below {}, one is {}",
-                                fields.where(), key, most, json.describe()));
-      found.push_back(static_cast<int>(*dim));
-    }
-    return found;
-  }
-
-  Result<> add_take(const files::Fields& of, const Json& json, RulePart& part) const {
-    const auto place = fmt::format("{}, take {}", of.where(), part.take.size() + 1);
-    const auto fields =
-        RESHARD_TRY(files::Fields::of(json, place, {"dim", "begin", "end", "period"}));
-    RulePart::Take take;
-    take.dim = static_cast<int>(RESHARD_TRY(fields.integer("dim", 0, kMaxDims - 1)));
-    if (std::ranges::find(part.take, take.dim, &RulePart::Take::dim) != part.take.end())
-      return fail(Code::corrupt, fmt::format("{}: dim {} is taken twice", place, take.dim));
-    if (fields.has("begin")) take.begin = RESHARD_TRY(expression(fields, "begin", 0));
-    take.end = RESHARD_TRY(expression(fields, "end", 0));
-    take.period = RESHARD_TRY(expression_if(fields, "period", 1));
-    part.take.push_back(std::move(take));
-    return {};
-  }
-
-  Result<> add_pad(const files::Fields& of, const Json& json, RulePart& part) const {
-    const auto place = fmt::format("{}, pad {}", of.where(), part.pad.size() + 1);
-    const auto fields = RESHARD_TRY(files::Fields::of(json, place, {"dim", "multiple"}));
-    RulePart::Pad pad;
-    pad.dim = static_cast<int>(RESHARD_TRY(fields.integer("dim", -kMaxDims, kMaxDims - 1)));
-    pad.multiple = RESHARD_TRY(expression(fields, "multiple", 1));
-    part.pad.push_back(std::move(pad));
-    return {};
-  }
-
-  /// Marks an axis as used. An axis that cut two dimensions would cover only the diagonal blocks.
-  Result<> use_axis(const std::string& name, const std::string& where, bool once = true) {
-    const auto known = std::find_if(axes_.begin(), axes_.end(),
-                                    [&](const RuleSet::MeshAxis& a) { return a.name == name; });
-    if (known == axes_.end()) {
-      std::vector<std::string_view> names;
-      for (const RuleSet::MeshAxis& axis : axes_) names.push_back(axis.name);
-      return fail(Code::corrupt, fmt::format("{}: axis {} is not among the file's axes ({})", where,
-                                             in_quotes(name), fmt::join(names, ", ")));
-    }
-    if (!used_.insert(name).second && once)
-      return fail(Code::corrupt,
-                  fmt::format("{}: axis {} is used twice; a rule may use each axis once", where,
-                              in_quotes(name)));
-    return {};
-  }
-
-  /// Adds a cut. Those with `when` may share a dim or axis: at most one applies, as the sizes say.
-  Result<> add_cut(const files::Fields& of, const Json& json, RulePart& part) {
-    const auto where = fmt::format("{}, cut {}", of.where(), part.cuts.size() + 1);
-    const auto fields = RESHARD_TRY(files::Fields::of(
-        json, where, {"dim", "axes", "rule", "combine", "granule", "even", "when"}));
-    RulePart::Cut cut;
-    cut.when = RESHARD_TRY(expression_if(fields, "when", 0));
-    cut.dim = static_cast<int>(RESHARD_TRY(fields.integer("dim", -kMaxDims, kMaxDims - 1)));
-    if (!dims_.insert(cut.dim).second && !cut.when)
-      return fail(Code::corrupt, fmt::format("{}: dim {} is cut twice", where, cut.dim));
-    for (const Json& axis : RESHARD_TRY(fields.list("axes", DimCut{}.axes.size()))) {
-      if (axis.string() == nullptr)
-        return fail(Code::corrupt, fmt::format("{}: axes must be a list of axis names, one is {}",
-                                               where, axis.describe()));
-      RESHARD_TRY(use_axis(*axis.string(), where, !cut.when));
-      cut.axes.push_back(*axis.string());
-    }
-    if (cut.axes.empty())
-      return fail(Code::corrupt,
-                  fmt::format("{}: axes is missing, must name what cuts dim {}", where, cut.dim));
-    constexpr CutRule kRules[] = {CutRule::balanced, CutRule::ceil, CutRule::spread};
-    cut.rule = kRules[RESHARD_TRY(fields.word("rule", {"balanced", "ceil", "spread"}))];
-    const auto combine = RESHARD_TRY(fields.word("combine", {"sequential", "flattened"}));
-    cut.combine = combine == 0 ? DimCut::Combine::sequential : DimCut::Combine::flattened;
-    if (fields.has("granule")) cut.granule = RESHARD_TRY(expression(fields, "granule", 1));
-    cut.even = RESHARD_TRY(fields.flag_or("even", false));
-    part.cuts.push_back(std::move(cut));
-    return {};
-  }
-
-  Result<> add_where(const Json& json) {
-    const auto place = fmt::format("{}, where {}", fields_.where(), rule_.where.size() + 1);
-    const auto fields = RESHARD_TRY(files::Fields::of(
-        json, place, {"axis", "at", "or_last", "number", "per", "of", "rest", "renumber"}));
-    Rule::Where where;
-    where.axis = RESHARD_TRY(fields.text("axis"));
-    RESHARD_TRY(use_axis(where.axis, place));
-    if (fields.has("at") == fields.has("number"))
-      return fail(Code::corrupt, fmt::format("{}: must have either at or number", place));
-    if (fields.has("at")) {
-      for (const char* key : {"per", "of", "rest", "renumber"})
-        if (fields.has(key))
-          return fail(Code::corrupt,
-                      fmt::format("{}: {} belongs to number, not to at", place, key));
-      where.at = RESHARD_TRY(fields.integer("at", -kMaxAxis, kMaxAxis - 1));
-      where.or_last = RESHARD_TRY(fields.flag_or("or_last", false));
-    } else {
-      if (fields.has("or_last"))
-        return fail(Code::corrupt, fmt::format("{}: or_last belongs to at, not to number", place));
-      if (wildcards_ == 0)
-        return fail(Code::corrupt,
-                    fmt::format("{}: number needs a # in match {}", place, in_quotes(rule_.match)));
-      where.number = static_cast<int>(RESHARD_TRY(fields.integer("number", 1, wildcards_)));
-      if (fields.has("per") && fields.has("of"))
-        return fail(Code::corrupt, fmt::format("{}: must have either per or of", place));
-      where.per = RESHARD_TRY(fields.integer_or("per", 1, 1, kMaxNumber));
-      where.of = RESHARD_TRY(expression_if(fields, "of", 1));
-      where.renumber = RESHARD_TRY(fields.flag_or("renumber", false));
-      constexpr StageRest kRests[] = {StageRest::first, StageRest::last, StageRest::before_last};
-      where.rest = kRests[RESHARD_TRY(fields.word("rest", {"first", "last", "before_last"}))];
-    }
-    rule_.where.push_back(std::move(where));
-    return {};
-  }
-
-  const files::Fields& fields_;
-  const std::vector<RuleSet::MeshAxis>& axes_;
-  Rule rule_;
-  int wildcards_ = 0;           ///< those that the name and `where` may use.
-  std::set<std::string> used_;  ///< axes of this part.
-  std::set<std::string> cut_;   ///< axes of all parts.
-  std::set<int> dims_;
-};
-
-Result<> parse_keys(const files::Fields& root, RuleSet& set) {
-  std::set<std::string> seen{"offset", "dtype"};
-  for (const RuleSet::MeshAxis& axis : set.axes) seen.insert(axis.name);
-  for (const Json& entry : RESHARD_TRY(root.list("keys", kMaxKeys))) {
-    const auto place = fmt::format("key {}", set.keys.size() + 1);
-    const auto fields = RESHARD_TRY(files::Fields::of(entry, place, {"name", "default"}));
-    RuleSet::Key key{RESHARD_TRY(fields.text("name")),
-                     RESHARD_TRY(fields.integer_or("default", 1, 0, kMaxAxis))};
-    if (!is_axis_name(key.name) || !seen.insert(key.name).second)
-      return fail(Code::corrupt,
-                  fmt::format("{}: name {} is taken, or not of letters, digits and _", place,
-                              in_quotes(key.name)));
-    set.keys.push_back(std::move(key));
-  }
-  for (const Json& entry : RESHARD_TRY(root.list("require", kMaxKeys))) {
-    const auto place = fmt::format("require {}", set.require.size() + 1);
-    const auto fields = RESHARD_TRY(files::Fields::of(entry, place, {"that", "says"}));
-    set.require.push_back(
-        {RESHARD_TRY(expression(fields, "that", 0)), RESHARD_TRY(line(fields, "says"))});
-  }
-  return {};
-}
-
-Result<std::vector<std::string>> texts(const files::Fields& fields, std::string_view key) {
+Result<std::vector<std::string>> texts(const files::Fields& fields, std::string_view key,
+                                       bool empty) {
   std::vector<std::string> found;
   for (const Json& json : RESHARD_TRY(fields.list(key, kMaxKeys))) {
-    if (json.string() == nullptr || json.string()->empty() ||
+    if (json.string() == nullptr || (json.string()->empty() && !empty) ||
         json.string()->size() > files::kMaxFieldText || !is_one_line(*json.string()))
       return fail(Code::corrupt, fmt::format("{}: {} must list names, one is {}", fields.where(),
                                              key, json.describe()));
     found.push_back(*json.string());
   }
   return found;
+}
+
+/// A key that is one of words, and the texts that these stand for.
+Result<> parse_words(const files::Fields& fields, RuleSet::Key& key) {
+  key.words = RESHARD_TRY(texts(fields, "words", false));
+  key.texts = RESHARD_TRY(texts(fields, "texts", true));
+  const bool alike = key.texts.empty() || key.texts.size() == key.words.size();
+  if (alike && std::set(key.words.begin(), key.words.end()).size() == key.words.size()) return {};
+  return fail(Code::corrupt,
+              fmt::format("{}: words must differ, and texts be as many", fields.where()));
+}
+
+Result<> parse_keys(const files::Fields& root, RuleSet& set) {
+  std::set<std::string> seen{"offset", "dtype"};
+  for (const RuleSet::MeshAxis& axis : set.axes) seen.insert(axis.name);
+  for (const RuleSet::Key& key : set.keys) seen.insert(key.name);
+  for (const Json& entry : RESHARD_TRY(root.list("keys", kMaxKeys))) {
+    const auto place = fmt::format("key {}", set.keys.size() + 1);
+    const auto fields =
+        RESHARD_TRY(files::Fields::of(entry, place, {"name", "default", "words", "texts", "file"}));
+    RuleSet::Key key{RESHARD_TRY(fields.text("name")),
+                     RESHARD_TRY(fields.integer_or("default", 1, 0, kMaxAxis))};
+    if (!is_axis_name(key.name) || !seen.insert(key.name).second)
+      return fail(Code::corrupt,
+                  fmt::format("{}: name {} is taken, or not of letters, digits and _", place,
+                              in_quotes(key.name)));
+    key.file = RESHARD_TRY(fields.flag_or("file", false));
+    if (key.file && key.name != "expert_map")
+      return fail(Code::corrupt, fmt::format("{}: only expert_map names a file", place));
+    RESHARD_TRY(parse_words(fields, key));
+    set.keys.push_back(std::move(key));
+  }
+  return {};
+}
+
+Result<> parse_requirements(const files::Fields& root, RuleSet& set) {
+  for (const Json& entry : RESHARD_TRY(root.list("require", kMaxKeys))) {
+    const auto place = fmt::format("require {}", set.require.size() + 1);
+    const auto fields =
+        RESHARD_TRY(files::Fields::of(entry, place, {"that", "says", "unsupported"}));
+    set.require.push_back({RESHARD_TRY(expression(fields, "that", 0)),
+                           RESHARD_TRY(line(fields, "says")),
+                           RESHARD_TRY(fields.flag_or("unsupported", false))});
+  }
+  return {};
+}
+
+/// The members of an object with any keys, which are names.
+Result<Json::Object> members(const files::Fields& root, std::string_view key) {
+  const Json* json = root.find(key);
+  if (json == nullptr) return Json::Object();
+  if (json->object() == nullptr || json->object()->size() > kMaxKeys)
+    return fail(Code::corrupt, fmt::format("{}: {} must be an object of at most {} members, is {}",
+                                           root.where(), key, kMaxKeys, json->describe()));
+  for (const Json::Member& member : *json->object())
+    if (!is_axis_name(member.key))
+      return fail(Code::corrupt, fmt::format("{}: {}: {} is not of letters, digits and _",
+                                             root.where(), key, in_quotes(member.key)));
+  return *json->object();
+}
+
+Result<> parse_names(const files::Fields& root, RuleSet& set) {
+  for (const Json::Member& member : RESHARD_TRY(members(root, "let"))) {
+    const auto number = member.value.integer();
+    if (!number && member.value.string() == nullptr)
+      return fail(Code::corrupt, fmt::format("let: {} must be a number or an expression, is {}",
+                                             member.key, member.value.describe()));
+    set.let.push_back({member.key, number
+                                       ? Expression(*number)
+                                       : RESHARD_TRY(Expression::parse(*member.value.string()))});
+  }
+  for (const Json::Member& member : RESHARD_TRY(members(root, "texts"))) {
+    if (member.value.string() == nullptr || !is_one_line(*member.value.string()))
+      return fail(Code::corrupt, fmt::format("texts: {} must be a text of one line, is {}",
+                                             member.key, member.value.describe()));
+    set.texts.push_back({member.key, *member.value.string()});
+  }
+  return {};
+}
+
+Result<> parse_blocks(const files::Fields& root, RuleSet& set) {
+  for (const Json& entry : RESHARD_TRY(root.list("blocks", kMaxBlocks))) {
+    const auto fields = RESHARD_TRY(
+        files::Fields::of(entry, fmt::format("block {}", set.blocks.size() + 1),
+                          {"block", "match", "name", "when", "from", "below", "where"}));
+    RuleSet::Block block{RESHARD_TRY(line(fields, "block")), {}};
+    block.common = RESHARD_TRY(io::RuleParser(fields, set.axes).parse_block());
+    set.blocks.push_back(std::move(block));
+  }
+  return {};
+}
+
+/// Adds the rule of an entry, in each block that it names.
+Result<> add_rule(const Json& entry, std::size_t number, const RuleSet& set,
+                  std::vector<Rule>& rules) {
+  const auto fields =
+      RESHARD_TRY(io::RuleParser::fields_of(entry, fmt::format("rule {}", number)));
+  std::vector<const RuleSet::Block*> blocks;
+  if (fields.has("in")) {
+    const std::string in = RESHARD_TRY(line(fields, "in"));
+    for (const RuleSet::Block& block : set.blocks)
+      if (block.name == in) blocks.push_back(&block);
+    if (blocks.empty())
+      return fail(Code::corrupt,
+                  fmt::format("{}: there is no block {}", fields.where(), in_quotes(in)));
+  } else {
+    blocks.push_back(nullptr);
+  }
+  for (const RuleSet::Block* block : blocks) {
+    rules.push_back(RESHARD_TRY(io::RuleParser(fields, set.axes, block).parse()));
+    rules.back().number = number;
+  }
+  return {};
 }
 
 Result<std::optional<RuleSet::Card>> parse_card(const files::Fields& root) {
@@ -370,8 +209,8 @@ Result<std::optional<RuleSet::Card>> parse_card(const files::Fields& root) {
   RuleSet::Card card;
   card.framework = RESHARD_TRY(line(fields, "framework"));
   card.release = RESHARD_TRY(line(fields, "release"));
-  card.architectures = RESHARD_TRY(texts(fields, "architectures"));
-  card.model_types = RESHARD_TRY(texts(fields, "model_types"));
+  card.architectures = RESHARD_TRY(texts(fields, "architectures", false));
+  card.model_types = RESHARD_TRY(texts(fields, "model_types", false));
   card.proof = RESHARD_TRY(line(fields, "proof"));
   return std::optional(std::move(card));
 }
@@ -395,26 +234,44 @@ Result<> check_local_name(std::string_view name, std::string_view match, int wil
   return {};
 }
 
-Result<RuleSet> parse_rules(std::string_view text) {
+Result<RuleSet> parse_rules(std::string_view text, const RuleSet* base) {
   const Json json = RESHARD_TRY(parse_json(text));
-  const auto root = RESHARD_TRY(
-      files::Fields::of(json, "the file", {"axes", "keys", "require", "dtype", "rules", "card"}));
+  const auto root = RESHARD_TRY(files::Fields::of(
+      json, "the file",
+      {"axes", "keys", "require", "let", "texts", "blocks", "dtype", "rules", "card", "base"}));
   RuleSet set;
-  set.axes = RESHARD_TRY(parse_axes(root));
+  if (root.has("base") != (base != nullptr))
+    return fail(Code::corrupt, "base is only for cards that ship with the program");
+  if (base != nullptr) {
+    if (root.has("axes") || root.has("dtype"))
+      return fail(Code::corrupt, "axes and dtype are those of the base");
+    set = *base;
+    set.let.clear();  // its own come first
+    set.texts.clear();
+  } else {
+    set.axes = RESHARD_TRY(parse_axes(root));
+    set.config_dtype = RESHARD_TRY(root.word("dtype", {"model", "config"})) == 1;
+  }
   RESHARD_TRY(parse_keys(root, set));
+  RESHARD_TRY(parse_requirements(root, set));
+  RESHARD_TRY(parse_names(root, set));
+  RESHARD_TRY(parse_blocks(root, set));
   set.card = RESHARD_TRY(parse_card(root));
-  set.config_dtype = RESHARD_TRY(root.word("dtype", {"model", "config"})) == 1;
-  const auto rules = RESHARD_TRY(root.list("rules", kMaxRules));
-  if (rules.empty())
+  const auto entries = RESHARD_TRY(root.list("rules", kMaxRules));
+  if (entries.empty() && base == nullptr)
     return fail(Code::corrupt,
                 fmt::format("rules is missing or empty, must be a list of {{\"match\": ...}}"));
-  for (const Json& entry : rules) {
-    const auto fields = RESHARD_TRY(files::Fields::of(
-        entry, fmt::format("rule {}", set.rules.size() + 1),
-        {"match", "shared", "take", "dims", "each", "pad", "cuts", "with", "name", "dtype", "stack",
-         "together", "interleave", "beside", "map", "merged", "omit", "when", "where"}));
-    set.rules.push_back(RESHARD_TRY(RuleParser(fields, set.axes).parse()));
+  std::vector<Rule> rules;
+  for (std::size_t i = 0; i < entries.size(); ++i)
+    RESHARD_TRY(add_rule(entries[i], i + 1, set, rules));
+  if (base != nullptr) {
+    set.let.insert(set.let.end(), base->let.begin(), base->let.end());
+    set.texts.insert(set.texts.end(), base->texts.begin(), base->texts.end());
+    for (Rule& rule : set.rules) rule.number += entries.size();
+    rules.insert(rules.end(), std::make_move_iterator(set.rules.begin()),
+                 std::make_move_iterator(set.rules.end()));
   }
+  set.rules = std::move(rules);
   return set;
 }
 
@@ -423,6 +280,23 @@ Result<RuleSet> read_rules(const std::string& path) {
   auto rules = parse_rules(text);
   if (!rules) return tl::unexpected(std::move(rules).error().in(path));
   return rules;
+}
+
+Result<RuleSet> read_card(const std::string& path) {
+  const auto text = RESHARD_TRY(read_text_file(path, kMaxRulesFile));
+  const auto read = [&]() -> Result<RuleSet> {
+    const Json json = RESHARD_TRY(parse_json(text));
+    const Json* name = json.find("base");
+    if (name == nullptr) return parse_rules(text);
+    if (name->string() == nullptr) return fail(Code::corrupt, "base must be a text");
+    RESHARD_TRY(files::check_file_name(*name->string()));
+    const auto folder = std::filesystem::path(path).parent_path() / "bases";
+    const RuleSet base = RESHARD_TRY(read_rules((folder / (*name->string() + ".json")).string()));
+    return parse_rules(text, &base);
+  };
+  auto card = read();
+  if (!card) return tl::unexpected(std::move(card).error().in(path));
+  return card;
 }
 
 }  // namespace reshard

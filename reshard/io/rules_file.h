@@ -27,9 +27,13 @@ Result<> check_local_name(std::string_view name, std::string_view match, int wil
 /// dimensions of a tensor or both cuts and pins it, and "$N" and "number" refer to existing
 /// wildcards. Errors are Code::corrupt and name the rule (counted from 1) and the key, but not the
 /// file.
-Result<RuleSet> parse_rules(std::string_view text);
+/// `base`: for a card that names one: rules that follow its own, and all else that it has.
+Result<RuleSet> parse_rules(std::string_view text, const RuleSet* base = nullptr);
 
 /// parse_rules() of a file of at most 16 MiB. Errors begin with its path.
 Result<RuleSet> read_rules(const std::string& path);
+
+/// read_rules() of a card that ships with the program, and of its base, bases/NAME.json beside it.
+Result<RuleSet> read_card(const std::string& path);
 
 }  // namespace reshard

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What cards of inference engines say beside tensor parallelism: pipeline stages."""
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 from reshard.learn.evidence import Sight, numbers_in
@@ -46,6 +46,24 @@ def expert_rules(learned: Learned) -> list[Rule]:
     for _, rule in learned.rules
     if rule.get("each") or (".experts." in rule["match"] and ".experts.#." not in rule["match"])
   ]
+
+
+#: Keys that place experts on ranks, and order what an expert's tensor holds.
+_PLACES = [{"name": "redundant", "default": 0}, {"name": "expert_map", "file": True}]
+_ORDERS = [{"name": "w13", "words": ["gate_first", "up_first"]}, {"name": "transposed", "words": ["0", "1"]}]
+
+
+def place_experts(rules: Sequence[Rule], *more: Rule) -> list[Rule]:
+  """Has rules of experts follow the keys that place them, which it returns with `more` keys."""
+  for rule in rules:
+    for part in parts_of(rule):
+      if not part.get("each"):
+        part["experts"] = True
+    if rule.get("name", "").endswith(("w13_weight", "w2_weight")):
+      rule["swap"] = {"dims": [1, 2], "when": "transposed"}
+    if rule.get("name", "").endswith("w13_weight") and rule.get("with"):
+      rule["reverse"] = "w13.up_first"
+  return [*_PLACES, *more, *_ORDERS] if rules else []
 
 
 def parts_of(rule: Rule) -> list[Rule]:

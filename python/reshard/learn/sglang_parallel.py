@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from reshard.learn import engines
-from reshard.learn.engines import RANKS_OF, Stages, expert_rules, parts_of
+from reshard.learn.engines import RANKS_OF, Stages, expert_rules, parts_of, place_experts
 from reshard.learn.evidence import Sight
 from reshard.learn.fit import Seen
 from reshard.learn.kinds import Rule, is_of
@@ -74,7 +74,8 @@ def finish(learned: Learned, found: Mapping[str, Sequence[Seen]]) -> dict[str, A
       if cuts:
         part["cuts"] = cuts
   divide = [*(_DIVIDES[key] for key in names), *([_REFINES] if len(names) == 2 else [])]
-  return {"axes": [*axes, *_OTHERS], "keys": [{"name": "tp"}, *keys], "require": [*alone, *divide, *stages]}
+  placed = place_experts(experts) if "ep" in names else []
+  return {"axes": [*axes, *_OTHERS], "keys": [{"name": "tp"}, *keys, *placed], "require": [*alone, *divide, *stages]}
 
 
 def _towers(learned: Learned) -> list[dict[str, str]]:

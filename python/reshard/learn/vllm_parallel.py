@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from reshard.learn import engines
-from reshard.learn.engines import RANKS_OF, Stages, expert_rules, parts_of
+from reshard.learn.engines import RANKS_OF, Stages, expert_rules, parts_of, place_experts
 from reshard.learn.evidence import skeleton
 from reshard.learn.fit import Seen
 from reshard.learn.kinds import is_of
@@ -15,6 +15,12 @@ from reshard.learn.learner import Learned, Row, Sizes
 STAGES = {"rest": "before_last"}
 _AXES = [{"name": name, "size": 1} for name in ("tp", "pp", "dp", "replicas")]
 _REQUIRE = [{"that": "ep == 1 || ep == tp * dp", "says": "ep must be 1 or tp * dp"}]
+_MANY = "redundant > 0 || expert_map"
+_PLACED = [
+  {"that": f"ep > 1 || ({_MANY}) == 0", "says": "redundant experts and expert_map need ep above 1"},
+  {"that": f"placement.linear || ({_MANY}) == 0", "says": "placement=round_robin excludes redundant experts and expert_map"},
+]  # fmt: skip
+_PLACEMENT = {"name": "placement", "words": ["linear", "round_robin"]}
 # How vLLM spreads experts: whole ones with ep, else parts of each, over all ranks of a stage.
 _OVER = {"axes": ["dp", "tp"], "combine": "flattened"}
 _SPREAD: Sizes = {"tp": 2, "dp": 2, "ep": 4}
@@ -36,7 +42,8 @@ def finish(learned: Learned, found: Mapping[str, Sequence[Seen]]) -> dict[str, A
   """Says in the rules on which stages they hold and how experts are spread; returns the axes, the keys and what
   must hold."""
   require = [*_REQUIRE, *Stages(learned).say(), *_experts(learned, found)]
-  return {"axes": _AXES, "keys": [{"name": "ep"}], "require": require}
+  placed = place_experts(expert_rules(learned), _PLACEMENT)
+  return {"axes": _AXES, "keys": [{"name": "ep"}, *placed], "require": require + (_PLACED if placed else [])}
 
 
 def _experts(

@@ -16,8 +16,9 @@ namespace reshard {
 
 /// A part of a local tensor, made of the canonical tensors whose names match a pattern. In the
 /// order in which they apply: `take`, `dims`, `each`, `pad`, `cuts`. Expressions may use the
-/// numbers of the model's config, the sizes of the axes and the keys; some may use `extent`, the
-/// size of their dimension.
+/// numbers of the model's config, the sizes of the axes, the keys and `let`; some may use `extent`,
+/// the size of their dimension. Experts lie along dimension 0 of a part with `each` or `experts`,
+/// in the order that the keys redundant, expert_map and placement give them, if a file has these.
 struct RulePart {
   /// Elements [begin, end) of a dimension or, with `period`, of each run of so many elements.
   struct Take {
@@ -49,8 +50,13 @@ struct RulePart {
   /// are stacked along a new first dimension, in the order of these numbers, which begin at 0. The
   /// other wildcards are then counted without it.
   int each = 0;
+  bool experts = false;  ///< dimension 0 of the tensor counts experts.
+  /// Of a further part: its tensor is one or more experts beside each other, which each rank of the
+  /// experts of the part before it holds behind its own.
+  bool behind = false;
   std::vector<Pad> pad = {};
   std::vector<Cut> cuts = {};
+  std::optional<Expression> when = {};  ///< the rule, or the further part, is there only if not 0.
 };
 
 /// How layers share stages that do not divide them: which stages have one more.
@@ -69,16 +75,29 @@ struct Rule : RulePart {
     Index per = 1;
     std::optional<Expression> of = {};
     StageRest rest = StageRest::first;
-    bool or_last = false;   ///< with `at`: also the last coordinate.
+    std::optional<Expression> or_last = {};  ///< with `at`: if not 0, also the last coordinate.
     bool renumber = false;  ///< with `of`: in `name`, v counts from the first at its coordinate.
+  };
+
+  /// Exchanges two dimensions of the local tensor, at last, if `when` is not 0.
+  struct Swap {
+    int first = 0, second = 0;
+    Expression when = 1;
   };
 
   std::vector<RulePart> with = {};
   std::string name;  ///< local name; empty: the canonical one. "$1" is what the first '*' or '#'
-                     ///< matched, ...
+                     ///< matched, ... "{prefix}" is a text of the file.
+  std::size_t number = 0;  ///< of its entry in the file, from 1; 0: as it lies in RuleSet::rules.
+  /// The least number, and the first that is too large, that the first wildcard may match.
+  std::optional<Expression> from = {}, below = {};
+  /// The name of the tensor that the local one is made of, "$1" as in `name`, in the place of the
+  /// one that matches; empty: that one.
+  std::string of = {};
   std::string beside = {};  ///< applies only if the model has this tensor, "$1" as in `name`;
                             ///< empty: to all that match.
   std::optional<DType> dtype;  ///< of the local tensor, if it is a convertible one; else as it is.
+  bool config_dtype = false;   ///< it has the dtype of the config, whatever the notation says.
   int stack = 0;               ///< the dimension along which parts follow each other.
   /// The cuts of the first part cut the whole tensor, after its parts are stacked; further parts
   /// have none. False: each part is cut by itself.
@@ -86,10 +105,11 @@ struct Rule : RulePart {
   /// With `together`: the parts alternate along `stack`. Each has as many units, and the whole is
   /// the first unit of each part, then the second of each, ...
   std::optional<Expression> interleave = {};
+  std::optional<Expression> reverse = {};  ///< the last part is the first, if not 0.
+  std::optional<Swap> swap = {};
   std::vector<int> merged = {};  ///< dimensions k that the module has as one with k + 1.
   ValueMap map = ValueMap::identity;
-  bool omit = false;                    ///< the tensors are left out on purpose.
-  std::optional<Expression> when = {};  ///< the rule applies only if it is not 0.
+  bool omit = false;  ///< the tensors are left out on purpose.
   std::vector<Where> where;
 
   std::size_t num_parts() const { return 1 + with.size(); }
@@ -99,14 +119,35 @@ struct Rule : RulePart {
 /// A rules file: mesh axes, fastest first, and rules; or a layout card. A tensor belongs to the
 /// first part of the first rule that matches it.
 struct RuleSet {
-  /// A key of the notation that is no axis.
+  /// A key of the notation that is no axis: a number, one of `words` or, of experts, a file.
   struct Key {
     std::string name;
     Index otherwise = 1;  ///< its value if the notation is silent.
+    /// The first is the default. Expressions have the index of the word, and "w13.up_first", which
+    /// is 1 for that word and else 0.
+    std::vector<std::string> words = {};
+    std::vector<std::string> texts = {};  ///< of each word, which "{name}" in names stands for.
+    bool file = false;                    ///< its number is 1 if the notation has the key.
   };
   struct Requirement {
-    Expression that;  ///< of keys, axes that are keys, and the config: must not be 0.
-    std::string says;
+    Expression that;   ///< of keys, axes that are keys, and the config: must not be 0.
+    std::string says;  ///< the error; "{tp / dp}" is the number, "{architecture}" the class.
+    bool unsupported = false;  ///< Code::unsupported, not Code::invalid_argument.
+  };
+  /// A number that expressions may use, of keys, axes that are keys, and the config. The first of a
+  /// name counts.
+  struct Number {
+    std::string name;
+    Expression is;
+  };
+  /// A text that "{name}" in names stands for. The first of a name counts.
+  struct Text {
+    std::string name, is;
+  };
+  /// The beginning of names that rules "in" it share. A rule in several is one in each.
+  struct Block {
+    std::string name;  ///< what rules call it; several have one name.
+    Rule common;       ///< match, name, when, from, below and where.
   };
   /// Whose layout the rules are, of a card: rules that were learned from a framework.
   struct Card {
@@ -128,6 +169,9 @@ struct RuleSet {
   std::optional<Card> card = {};
   std::vector<Key> keys = {};
   std::vector<Requirement> require = {};
+  std::vector<Number> let = {};
+  std::vector<Text> texts = {};
+  std::vector<Block> blocks = {};  ///< for rules of a card whose base this is.
   /// Floating-point tensors have the dtype of the config, unless the notation says another.
   bool config_dtype = false;
 };

@@ -109,7 +109,8 @@ Result<RulePlaces::Place> RulePlaces::place(const Rule& rule,
       staged = true;
     }
     fixed.emplace_back(axis, at.stage);
-    or_last.emplace_back(axis, where.or_last ? size - 1 : at.stage);
+    const bool last = where.or_last && RESHARD_TRY(where.or_last->value(numbers_)) != 0;
+    or_last.emplace_back(axis, last ? size - 1 : at.stage);
   }
   if (chunks_ > 1 && (!staged || or_last != fixed))
     return fail(Code::unsupported, "it is on several stages, so that vpp must be 1");

@@ -44,12 +44,14 @@ std::string shape_text(const Dims& shape) { return fmt::format("[{}]", fmt::join
 }  // namespace
 
 bool RuleSections::is_plain(const RulePart& part) {
-  return part.take.empty() && part.dims.empty() && part.each == 0 && part.pad.empty();
+  return part.take.empty() && part.dims.empty() && part.each == 0 && !part.experts &&
+         part.pad.empty();
 }
 
-Result<Section> RuleSections::section(const RulePart& part, const std::vector<TensorId>& tensors) {
+Result<Section> RuleSections::section(const RulePart& part, const std::vector<TensorId>& tensors,
+                                      const Experts* experts) {
   if (is_plain(part)) return plain(part, tensors[0]);
-  Section section = RESHARD_TRY(uncut(part, tensors));
+  Section section = RESHARD_TRY(uncut(part, tensors, experts));
   RESHARD_TRY(cut_dims(part, section));
   return section;
 }
@@ -255,7 +257,8 @@ Result<> RuleSections::check_alike(const RulePart& part,
                                    const std::vector<TensorId>& tensors) const {
   const CanonicalTensor& first = b_.model()[tensors[0]];
   const int n = first.shape.size();
-  if (first.merged.bits != 0)
+  const bool indexed = !part.dims.empty();  // `dims` are those of the index space
+  if (first.merged.bits != 0 && !indexed)
     return fail(Code::unsupported,
                 fmt::format("'{}' is indexed as {} and stored as {}: rules take it as it is only",
                             first.name, shape_text(first.shape), shape_text(first.stored_shape())));
@@ -267,26 +270,71 @@ Result<> RuleSections::check_alike(const RulePart& part,
                 fmt::format("'{}' has {} dimensions, and each adds one", first.name, n));
   for (const RulePart::Take& take : part.take) RESHARD_TRY(dim_of(take.dim, n, "take"));
   for (const TensorId id : tensors)
-    if (const CanonicalTensor& t = b_.model()[id]; t.shape != first.shape || t.merged.bits != 0)
+    if (const CanonicalTensor& t = b_.model()[id];
+        t.shape != first.shape || t.merged != first.merged)
       return fail(Code::invalid_argument,
                   fmt::format("'{}' is {}, and '{}' beside it is {}", t.name, shape_text(t.shape),
                               first.name, shape_text(first.shape)));
   return {};
 }
 
-Result<Section> RuleSections::uncut(const RulePart& part, const std::vector<TensorId>& tensors) {
+RuleSections::Pieces RuleSections::runs_of(const std::vector<Index>& order) {
+  Pieces out;
+  for (const Index expert : order) {
+    if (out.pieces.empty() || out.pieces.back().of.end() != expert)
+      out.pieces.push_back({Interval(expert, expert + 1), out.extent});
+    else
+      out.pieces.back().of = {out.pieces.back().of.begin(), expert + 1};
+    ++out.extent;
+  }
+  return out;
+}
+
+Result<RuleSections::Shares> RuleSections::expert_ranks(const RulePart& part) const {
+  Shares shares;
+  for (const RulePart::Cut* cut : RESHARD_TRY(applied(part))) {
+    if (cut->dim != 0) continue;
+    RulePart::Cut any = *cut;
+    any.even = false;
+    shares = {num_parts(RESHARD_TRY(how(any, 1)), b_.mesh(mesh_)), cut->even};
+  }
+  return shares;
+}
+
+Result<RuleSections::Behind> RuleSections::behind(TensorId one, TensorId id) const {
+  const CanonicalTensor &expert = b_.model()[one], &all = b_.model()[id];
+  Behind found{id, 0, 0, 1};
+  bool fits = expert.shape.size() == all.shape.size() && all.merged.bits == 0;
+  for (int i = 0; fits && i < all.shape.size(); ++i) {
+    if (all.shape[i] == expert.shape[i]) continue;
+    fits = found.size == 0 && expert.shape[i] > 0 && all.shape[i] % expert.shape[i] == 0;
+    if (fits) found = {id, i, expert.shape[i], all.shape[i] / expert.shape[i]};
+  }
+  if (found.size == 0 && fits) found.size = expert.shape[0];
+  if (fits) return found;
+  return fail(Code::invalid_argument,
+              fmt::format("'{}' is {}, no whole number of experts as '{}', which is {}", all.name,
+                          shape_text(all.shape), expert.name, shape_text(expert.shape)));
+}
+
+Result<Section> RuleSections::uncut(const RulePart& part, const std::vector<TensorId>& tensors,
+                                    const Experts* experts) {
   RESHARD_TRY(check_alike(part, tensors));
   const CanonicalTensor& first = b_.model()[tensors[0]];
   const int n = first.shape.size(), shift = part.each > 0 ? 1 : 0;
+  const std::vector<Index>* order = experts != nullptr ? experts->order : nullptr;
+  const auto own = static_cast<Index>(tensors.size());
+  const Index entries = order != nullptr && shift == 1 ? static_cast<Index>(order->size()) : own;
   std::array<std::int8_t, kMaxDims> dims{};  // of the tensor -> of the section
   for (int i = 0; i < n; ++i)
     dims[static_cast<std::size_t>(i)] = static_cast<std::int8_t>(
         shift + (part.dims.empty() ? i : part.dims[static_cast<std::size_t>(i)]));
-  Section section{Dims::filled(n + shift, static_cast<Index>(tensors.size())), {}, {}};
+  Section section{Dims::filled(n + shift, entries), {}, {}};
   std::vector<Pieces> pieces;
   Index count = 1;
   for (int i = 0; i < n; ++i) {
-    pieces.push_back(RESHARD_TRY(taken(part, i, first.shape[i])));
+    const bool ordered = i == 0 && part.experts && order != nullptr;
+    pieces.push_back(ordered ? runs_of(*order) : RESHARD_TRY(taken(part, i, first.shape[i])));
     section.extent[dims[static_cast<std::size_t>(i)]] = pieces.back().extent;
     count *= static_cast<Index>(pieces.back().pieces.size());
     if (count > kMaxPieces)
@@ -294,9 +342,13 @@ Result<Section> RuleSections::uncut(const RulePart& part, const std::vector<Tens
                   fmt::format("'{}' would be taken apart into more than {} pieces", first.name,
                               kMaxPieces));
   }
-  for (std::size_t k = 0; k < tensors.size(); ++k)
+  section.parts.reserve(static_cast<std::size_t>(entries * count));
+  for (Index k = 0; k < entries; ++k) {
+    const Index expert = order != nullptr && shift == 1 ? (*order)[static_cast<std::size_t>(k)] : k;
+    const bool behind = expert >= own;
+    const TensorId id = behind ? experts->behind->id : tensors[static_cast<std::size_t>(expert)];
     for (Index which = 0; which < count; ++which) {
-      PlacedBox placed{tensors[k], {}, Dims::filled(n + shift, static_cast<Index>(k)), dims};
+      PlacedBox placed{id, {}, Dims::filled(n + shift, k), dims};
       std::array<Interval, kMaxDims> box{};
       Index rest = which;
       for (int i = n - 1; i >= 0; --i) {
@@ -304,12 +356,15 @@ Result<Section> RuleSections::uncut(const RulePart& part, const std::vector<Tens
         const auto size = static_cast<Index>(along.size());
         const Piece& piece = along[static_cast<std::size_t>(rest % size)];
         rest /= size;
-        box[static_cast<std::size_t>(i)] = piece.of;
+        const Index at =
+            behind && i == experts->behind->dim ? (expert - own) * experts->behind->size : 0;
+        box[static_cast<std::size_t>(i)] = {piece.of.begin() + at, piece.of.end() + at};
         placed.at[dims[static_cast<std::size_t>(i)]] = piece.at;
       }
       placed.box = Box(std::span<const Interval>(box.data(), static_cast<std::size_t>(n)));
       if (!placed.box.empty()) section.parts.push_back(placed);
     }
+  }
   RESHARD_TRY(pad(part, section));
   return section;
 }

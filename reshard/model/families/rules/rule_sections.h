@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <optional>
 #include <vector>
 
 #include "reshard/model/families/rules.h"
@@ -11,20 +12,44 @@ namespace reshard::families {
 /// Makes the section of a slot that a part of a rule describes.
 class RuleSections {
  public:
+  /// Experts in one tensor, beside each other along `dim`, of the shape of those in other tensors.
+  struct Behind {
+    TensorId id;
+    int dim = 0;
+    Index size = 0, count = 0;  ///< of an expert along `dim`; of experts.
+  };
+  /// The experts of a part in the order of ranks; from the number of the part's own on, those
+  /// behind.
+  struct Experts {
+    const std::vector<Index>* order = nullptr;
+    std::optional<Behind> behind = {};
+  };
+
   /// Borrows all three. `numbers`: of the axes, keys and the config.
   RuleSections(LayoutBuilder& builder, MeshId mesh, const Expression::Lookup& numbers)
       : b_(builder), mesh_(mesh), numbers_(numbers) {}
 
-  /// The section of a part. `tensors`: one, or those of the wildcard `each` in its order. Errors: a
-  /// dimension or a number that does not fit the tensors.
-  Result<Section> section(const RulePart& part, const std::vector<TensorId>& tensors);
+  /// The section of a part. `tensors`: one, or those of the wildcard `each` in its order; with
+  /// `experts`, in that order. Errors: a dimension or a number that does not fit the tensors.
+  Result<Section> section(const RulePart& part, const std::vector<TensorId>& tensors,
+                          const Experts* experts = nullptr);
 
   /// Joins the uncut sections of a rule's parts along `dim`, one after the other or interleaved,
   /// and cuts the whole as the rule says. Errors: units that do not divide a part.
   /// @pre the sections are alike in all other dimensions
   Result<Section> together(const Rule& rule, const std::vector<Section>& parts, int dim);
   /// The section of a part before it is cut. Errors as of section().
-  Result<Section> uncut(const RulePart& part, const std::vector<TensorId>& tensors);
+  Result<Section> uncut(const RulePart& part, const std::vector<TensorId>& tensors,
+                        const Experts* experts = nullptr);
+
+  /// The number of parts that the part's cuts make of dimension 0, and whether they must be equal.
+  struct Shares {
+    Index count = 1;
+    bool even = false;
+  };
+  Result<Shares> expert_ranks(const RulePart& part) const;
+  /// The experts in `id`, which are of the shape of `one`. Errors: it is no whole number of them.
+  Result<Behind> behind(TensorId one, TensorId id) const;
 
   /// True if the part takes its one tensor as it is, and may cut dimensions of the stored tensor
   /// that are several of the index space.
@@ -43,6 +68,7 @@ class RuleSections {
   Result<Section> plain(const RulePart& part, TensorId id);
   static Section joined(const std::vector<Section>& parts, int dim);
   Result<Section> interleaved(const std::vector<Section>& parts, int dim, Index units) const;
+  static Pieces runs_of(const std::vector<Index>& order);
   Result<> check_alike(const RulePart& part, const std::vector<TensorId>& tensors) const;
   Result<> cut_dims(const RulePart& part, Section& section);
   Result<Pieces> taken(const RulePart& part, int dim, Index extent) const;
