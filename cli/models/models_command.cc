@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <cctype>
+#include <string_view>
 
 #include "cli/commands.h"
 #include "cli/measure.h"
@@ -23,8 +24,13 @@ const RuleSet::Card* card_of(const KnownClass& known, const char* layout) {
   return found == known.cards.end() ? nullptr : &*found;
 }
 
+/// True for layouts that have code of their own for classes that all layouts know.
+bool is_family(const KnownClass& known, std::string_view layout) {
+  return known.has_family && layout != "vllm" && layout != "sglang";
+}
+
 std::string cell(const KnownClass& known, const char* layout) {
-  if (known.has_family) return "family";
+  if (is_family(known, layout)) return "family";
   const RuleSet::Card* card = card_of(known, layout);
   return card == nullptr ? "-" : "card " + card->release;
 }
@@ -45,8 +51,9 @@ std::string as_json(const std::vector<KnownClass>& classes) {
     Json::Object layouts;
     for (const char* layout : kLayouts) {
       const RuleSet::Card* card = card_of(known, layout);
-      Json::Object how{{"known", Json(known.has_family || card != nullptr)}};
-      if (card != nullptr && !known.has_family) {
+      const bool family = is_family(known, layout);
+      Json::Object how{{"known", Json(family || card != nullptr)}};
+      if (card != nullptr && !family) {
         how.push_back({"card", Json(card->framework + " " + card->release)});
         how.push_back({"proof", Json(card->proof)});
       }
@@ -67,11 +74,12 @@ std::string details(const KnownClass& known) {
   std::string out;
   for (const char* layout : kLayouts) {
     const RuleSet::Card* card = card_of(known, layout);
-    if (known.has_family)
+    const bool learned = card != nullptr && !card->proof.starts_with("written");
+    if (is_family(known, layout))
       out += fmt::format("  {}: family, compared with the framework by reshard's tests\n", layout);
     else if (card != nullptr)
-      out += fmt::format("  {}: card of {} {}, which predicted {}\n", layout, card->framework,
-                         card->release, card->proof);
+      out += fmt::format("  {}: card of {} {}, {}{}\n", layout, card->framework, card->release,
+                         learned ? "which predicted " : "", card->proof);
     else
       out += fmt::format("  {}: not known\n", layout);
   }

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Protects: the layout cards that ship say what the families say, for the classes that have both; and a card serves
-a checkpoint without its framework. tests/vllm/test_cards.py compares cards with
+"""Protects: the layout cards of Megatron-Bridge say what the family says, for the classes that have both; and a card
+serves a checkpoint without its framework. tests/vllm/test_cards.py compares cards with
 vLLM itself, test_sglang_layouts.py with SGLang."""
 
 import json
@@ -18,27 +18,11 @@ PROGRAM = os.environ.get("RESHARD_BIN", "reshard")
 
 # Framework, class, example, sizes.
 BOTH = [
-  ("vllm", "LlamaForCausalLM", "llama-3.1-8b", (dict(), dict(tp=8), dict(tp=16), dict(tp=2, pp=4))),
-  ("vllm", "Qwen3ForCausalLM", "qwen3-4b", (dict(tp=2), dict(tp=16))),
-  ("vllm", "Qwen3MoeForCausalLM", "qwen3-30b-a3b", (
-    dict(tp=8), dict(tp=4, ep=4), dict(tp=2, dp=4, ep=8), dict(tp=2, dp=2), dict(pp=4),
-  )),
-  ("vllm", "MixtralForCausalLM", "mixtral-8x7b", (
-    dict(tp=4), dict(tp=16), dict(tp=2, dp=2), dict(tp=4, ep=4), dict(tp=2, dp=2, ep=4), dict(tp=2, pp=4),
-  )),
-  ("vllm", "Gemma3ForCausalLM", "gemma-3-1b", (dict(), dict(tp=2), dict(tp=4))),
-  ("sglang", "LlamaForCausalLM", "llama-3.1-8b", (dict(), dict(tp=8), dict(tp=16), dict(tp=2, pp=3))),
-  ("sglang", "Qwen3ForCausalLM", "qwen3-4b", (dict(tp=2), dict(tp=16), dict(tp=8, dp=4))),
-  ("sglang", "Qwen3MoeForCausalLM", "qwen3-30b-a3b", (
-    dict(tp=8), dict(tp=4, ep=4), dict(tp=8, ep=2), dict(tp=8, dp=2, ep=8), dict(tp=16, dp=8, ep=4), dict(tp=16),
-    dict(tp=2, dp=2, pp=3),
-  )),
   ("megatron", "LlamaForCausalLM", "llama-3.1-8b", (dict(), dict(tp=8), dict(tp=2, pp=2, last=2), dict(cp=2, dp=3))),
   ("megatron", "Qwen3ForCausalLM", "qwen3-4b", (dict(tp=2), dict(tp=16), dict(tp=2, pp=2, last=2), dict(vocab_multiple=64))),
   ("megatron", "Qwen3MoeForCausalLM", "qwen3-30b-a3b", (
     dict(tp=8), dict(tp=4, ep=2, etp=2), dict(tp=2, ep=8, etp=1), dict(tp=2, pp=2, last=2, ep=4, dp=4),
   )),
-  ("sglang", "MixtralForCausalLM", "mixtral-8x7b", (dict(tp=4), dict(tp=16), dict(tp=8, ep=4), dict(tp=2, pp=3))),
 ]
 
 
@@ -47,7 +31,7 @@ def test_the_page_counts_them():
   known = json.loads(run("models", "--json").stdout)
   families = {c["class"] for c in known if c["family"]}
   said = re.findall(
-    r"^## (\w+)\n\n(\d+) classes have a card, learned from \S+ \S+: (\d+) without a family, and (\d+) with one", page, re.M
+    r"^## (\w+)\n\n(\d+) classes have a card[^:]*: (\d+) [^,]*, and (\d+) ", page, re.M
   )
   assert [row[0] for row in said] == ["vLLM", "SGLang", "transformers", "Megatron"]
   for framework, *counts in said:
@@ -140,10 +124,7 @@ def flipped_cuts(cut):
       yield what, [cut | change]
 
 
-FLIPPED = [row for row in BOTH if row[1] != "Gemma3ForCausalLM"]  # its one KV head is whole on every rank, cut or not
-
-
-@pytest.mark.parametrize(("framework", "name", "example", "sizes"), FLIPPED, ids=["-".join(row[:2]) for row in FLIPPED])
+@pytest.mark.parametrize(("framework", "name", "example", "sizes"), BOTH, ids=["-".join(row[:2]) for row in BOTH])
 def test_a_flipped_card_is_not_what_the_family_says(framework, name, example, sizes):
   card = json.loads((CARDS / framework / f"{name}.json").read_text())
   model = reshard.open_model(example, layers=5)
@@ -223,6 +204,26 @@ def test_a_class_without_a_family_is_converted_by_its_card_and_back(tmp_path):
   assert held["lm_head.weight"] == (64, 64)
 
 
+def test_a_card_places_experts_where_the_notation_says(tmp_path):
+  model = reshard.open_model(olmoe(tmp_path / "model"))  # 4 experts in each of 2 layers
+  (tmp_path / "map.json").write_text("[[0, 1, 2, 3, 0, 1], [3, 2, 1, 0, 3, 3]]")
+
+  def experts(text, layer=1):
+    """The experts of each rank's tensor, in their order there."""
+    layout = reshard.layout(text, model)
+    name = f"model.layers.{layer}.mlp.experts.routed_experts.w2_weight".replace(
+      "routed_experts.", "routed_experts." if text.startswith("vllm") else ""
+    )
+    held = ({t.name: t for t in layout.local(rank)}[name] for rank in range(len(layout.ranks)))
+    return [[int(f.tensor.split(".")[5]) for f in one.fragments] for one in held]
+
+  assert experts("vllm:tp=2,ep=2") == [[0, 1], [2, 3]]
+  assert experts("vllm:tp=2,ep=2,placement=round_robin") == [[0, 2], [1, 3]]
+  assert experts("vllm:tp=2,ep=2,redundant=2") == [[0, 1, 2], [3, 0, 1]]
+  assert experts(f"vllm:tp=2,ep=2,expert_map={tmp_path}/map.json", 0) == [[0, 1, 2], [3, 0, 1]]
+  assert experts(f"vllm:tp=2,ep=2,expert_map={tmp_path}/map.json", 1) == [[3, 2, 1], [0, 3, 3]]
+
+
 def test_a_class_without_a_family_is_trained_by_megatron(tmp_path):
   """With dense layers and experts, in stages of which each counts its own layers, and back."""
   pytest.importorskip("transformers")
@@ -257,6 +258,9 @@ def test_a_class_without_a_family_is_trained_by_megatron(tmp_path):
     ("vllm:pp=2", {"tie_word_embeddings": True}, "embeddings are not tied"),
     ("vllm:tp=2", {"model_type": "olmoe2"}, "no card fits: OlmoeForCausalLM is known with model_type olmoe"),
     ("vllm:tp=2,vocab_multiple=32", {}, "unknown key 'vocab_multiple'"),
+    ("vllm:tp=2,redundant=2", {}, "redundant experts and expert_map need ep above 1"),
+    ("vllm:tp=2,ep=2,redundant=2,placement=round_robin", {}, "placement=round_robin excludes redundant"),
+    ("vllm:tp=2,ep=2,redundant=1", {}, "ep=2 does not divide num_experts\\+redundant=5"),
     ("sglang:tp=2", {}, "needs a config.*traced:sglang,tp=2 asks the engine's own loader"),
   ],
 )

@@ -17,21 +17,40 @@ std::string card_framework(const std::string& family) {
   return family == "fsdp" ? "transformers" : family;
 }
 
+Result<RuleSet> read_card_of(const std::string& framework, const std::string& name) {
+  const auto path = find_card_file(framework, name);
+  if (!path)
+    return fail(
+        Code::not_found,
+        fmt::format("there is no card of {} for {}; it is installed beside the examples, in "
+                    "cards/{}",
+                    framework, name, framework));
+  RuleSet card = RESHARD_TRY(read_card(*path));
+  if (card.card && card.card->framework == framework) return card;
+  return fail(Code::corrupt, fmt::format("{}: is no card of {}", *path, framework));
+}
+
 Result<std::optional<RuleSet>> find_card(const std::string& family, const Model& model) {
-  if (model.config_path.empty()) return std::optional<RuleSet>();
   const std::string framework = card_framework(family);
+  if (model.config) {  // of a class that ModelConfig describes
+    const auto known =
+        std::ranges::find_if(hf::architectures(), [&](const hf::Architecture& known_class) {
+          return model.config->architecture == known_class.name ||
+                 model.config->architecture == known_class.bare_name;
+        });
+    if (known == hf::architectures().end()) return std::optional<RuleSet>();
+    return std::optional(RESHARD_TRY(read_card_of(framework, std::string(known->name))));
+  }
+  if (model.config_path.empty()) return std::optional<RuleSet>();
   const ConfigValues config = RESHARD_TRY(hf::read_config_values(model.config_path));
   for (const std::string& said : config.architectures) {
     const std::string architecture(hf::without_fsdp(said));
-    // A class with a family: the family says why it does not take this config.
+    // A known class: the reader of its config says why it does not take this one.
     if (std::ranges::find(hf::architectures(), architecture, &hf::Architecture::name) !=
         hf::architectures().end())
       return std::optional<RuleSet>();
-    const auto path = find_card_file(framework, architecture);
-    if (!path) continue;
-    RuleSet card = RESHARD_TRY(read_card(*path));
-    if (!card.card || card.card->framework != framework)
-      return fail(Code::corrupt, fmt::format("{}: is no card of {}", *path, framework));
+    if (!find_card_file(framework, architecture)) continue;
+    RuleSet card = RESHARD_TRY(read_card_of(framework, architecture));
     if (std::ranges::find(card.card->model_types, config.model_type) !=
         card.card->model_types.end())
       return std::optional(std::move(card));
@@ -54,11 +73,7 @@ Result<std::vector<KnownClass>> known_classes() {
   for (const char* family : {"fsdp", "vllm", "sglang", "megatron"}) {
     const std::string framework = card_framework(family);
     for (const std::string& name : card_names(framework)) {
-      const auto path = find_card_file(framework, name);
-      if (!path) continue;
-      RuleSet rules = RESHARD_TRY(read_card(*path));
-      if (!rules.card)
-        return fail(Code::corrupt, fmt::format("{}: is no card of {}", *path, framework));
+      RuleSet rules = RESHARD_TRY(read_card_of(framework, name));
       KnownClass& found = known[name];
       for (const std::string& type : rules.card->model_types)
         if (std::ranges::find(found.model_types, type) == found.model_types.end())

@@ -17,8 +17,11 @@ namespace reshard {
 /// others those of their own name.
 std::string card_framework(const std::string& family);
 
+/// The card of a class. Errors: there is none; it is wrong, or another framework's.
+Result<RuleSet> read_card_of(const std::string& framework, const std::string& name);
+
 /// The card that a layout of this family reads for the class that the model's config names; none if
-/// there is no config, no card, or a family for the class.
+/// there is no config, no card, or a class that is known and whose config was not taken.
 /// Errors: a card that is wrong; a class whose card is for other model types.
 Result<std::optional<RuleSet>> find_card(const std::string& family, const Model& model);
 
@@ -26,7 +29,7 @@ Result<std::optional<RuleSet>> find_card(const std::string& family, const Model&
 struct KnownClass {
   std::string name;                       ///< of the class in transformers.
   std::vector<std::string> model_types;   ///< those of its configs.
-  bool has_family = false;                ///< layouts know it without a card.
+  bool has_family = false;                ///< fsdp and megatron know it without a card.
   std::vector<RuleSet::Card> cards = {};  ///< those that ship, at most one per framework.
 };
 

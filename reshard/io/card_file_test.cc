@@ -109,7 +109,8 @@ TEST(ShippedCards, can_be_read) {
     EXPECT_EQ(card->card->framework, "vllm");
     EXPECT_THAT(card->card->architectures, ::testing::Contains(name));
     EXPECT_FALSE(card->card->model_types.empty());
-    EXPECT_THAT(card->card->proof, HasSubstr("unseen")) << "a card that has not predicted is none";
+    EXPECT_THAT(card->card->proof, ::testing::AnyOf(HasSubstr("unseen"), HasSubstr("tests/vllm")))
+        << "a card that has not predicted is none, unless the framework's classes are its test";
   }
 }
 

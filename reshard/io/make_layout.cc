@@ -30,6 +30,10 @@
 namespace reshard {
 namespace {
 
+std::string in_folder(const std::string& folder, const std::string& file) {
+  return (std::filesystem::path(folder) / file).string();
+}
+
 /// Says why there is no config, which may name the families that do without.
 tl::unexpected<Error> needs_config(const LayoutSpec& spec, const Model& model) {
   const std::string& why = model.no_config;
@@ -52,6 +56,23 @@ Result<std::optional<RuleSet>> module_card(const LayoutSpec& spec, const Model& 
   return find_card(spec.family, model);
 }
 
+/// The layout that rules say, of the tensors of `input`.
+Result<ModelLayout> layout_by(const RuleSet& rules, const LayoutSpec& spec, FamilyInput input,
+                              const Model& model, const std::string& rules_folder) {
+  RESHARD_TRY(check_values_stay(spec, model, &rules));
+  ConfigValues values;
+  if (!model.config_path.empty()) values = RESHARD_TRY(hf::read_config_values(model.config_path));
+  // open_model() may have taken fewer layers than the file says.
+  if (model.config) values.numbers["num_hidden_layers"] = model.config->num_hidden_layers;
+  input.values = &values;
+  ExpertTables tables;
+  if (const auto map = spec.keys.find("expert_map"); map != spec.keys.end()) {
+    tables = RESHARD_TRY(read_expert_map(in_folder(rules_folder, map->second)));
+    input.expert_map = &tables;
+  }
+  return rules_layout(spec, input, rules);
+}
+
 /// `side`: receives `pieces` and `by_card`; its `traced` is read.
 Result<ModelLayout> build(const LayoutSpec& spec, const FamilyInput& input, const Model& model,
                           const std::string& rules_folder, LayoutSide& side) {
@@ -67,31 +88,21 @@ Result<ModelLayout> build(const LayoutSpec& spec, const FamilyInput& input, cons
     side.by_card = card.has_value();
     return card ? layout_by_rules_of(spec, model, *card) : fsdp_layout(spec, input);
   }
-  const auto path = (std::filesystem::path(rules_folder) / spec.file).string();
+  const auto path = in_folder(rules_folder, spec.file);
   if (spec.family == "rules") return layout_by_rules_of(spec, model, RESHARD_TRY(read_rules(path)));
   if (spec.family == "dtensor") return dtensor_layout(spec, input, RESHARD_TRY(read_dtensor(path)));
   if (spec.family == "explicit")
     return explicit_layout(spec, input, RESHARD_TRY(read_layout_file(path)));
-  if (!model.config) {
+  if (!model.config || spec.family == "vllm" || spec.family == "sglang") {
     const auto card = RESHARD_TRY(find_card(spec.family, model));
-    side.by_card = card.has_value();
-    if (card) return layout_by_rules_of(spec, model, *card);
-    return needs_config(spec, model);
+    if (!card) return needs_config(spec, model);
+    side.by_card = !model.config;
+    return layout_by(*card, spec, input, model, rules_folder);
   }
   if (spec.family == "megatron") return megatron_layout(spec, input);
-  if (spec.family == "torch_dist") {
-    auto made = RESHARD_TRY(torch_dist::torch_dist_layout(spec, input));
-    side.pieces = std::move(made.content);
-    return *made.layout;
-  }
-  FamilyInput engine = input;
-  ExpertTables tables;
-  if (const auto map = spec.keys.find("expert_map"); map != spec.keys.end()) {
-    const auto file = (std::filesystem::path(rules_folder) / map->second).string();
-    tables = RESHARD_TRY(read_expert_map(file));
-    engine.expert_map = &tables;
-  }
-  return spec.family == "vllm" ? vllm_layout(spec, engine) : sglang_layout(spec, engine);
+  const auto made = RESHARD_TRY(torch_dist::torch_dist_layout(spec, input));
+  side.pieces = made.content;
+  return *made.layout;
 }
 
 }  // namespace
@@ -99,14 +110,8 @@ Result<ModelLayout> build(const LayoutSpec& spec, const FamilyInput& input, cons
 Result<ModelLayout> layout_by_rules_of(const LayoutSpec& spec, const Model& model,
                                        const RuleSet& rules,
                                        std::shared_ptr<const ModelSpec> tensors) {
-  RESHARD_TRY(check_values_stay(spec, model, &rules));
-  ConfigValues values;
-  if (!model.config_path.empty()) values = RESHARD_TRY(hf::read_config_values(model.config_path));
-  // open_model() may have taken fewer layers than the file says.
-  if (model.config) values.numbers["num_hidden_layers"] = model.config->num_hidden_layers;
-  FamilyInput input{tensors ? std::move(tensors) : model.tensors, model.config_or_null()};
-  input.values = &values;
-  return rules_layout(spec, input, rules);
+  const FamilyInput input{tensors ? std::move(tensors) : model.tensors, model.config_or_null()};
+  return layout_by(rules, spec, input, model, "");
 }
 
 Result<LayoutSpec> read_layout_text(const std::string& text) {
@@ -283,8 +288,8 @@ Result<ModelLayout> layout_of_codes(const LayoutSpec& spec, const Model& model,
   input.model_type = model.model_type;
   if (spec.family == "fsdp") return fsdp_layout(spec, input);
   if (spec.family == "rules") {
-    const auto path = (std::filesystem::path(rules_folder) / spec.file).string();
-    return layout_by_rules_of(spec, model, RESHARD_TRY(read_rules(path)), model.codes->tensors);
+    const RuleSet rules = RESHARD_TRY(read_rules(in_folder(rules_folder, spec.file)));
+    return layout_by_rules_of(spec, model, rules, model.codes->tensors);
   }
   input.config = model.config_or_null();
   if (spec.family == "vllm") input.model = model.tensors;

@@ -87,9 +87,9 @@ Result<std::optional<Expression>> both(const std::optional<Expression>& a,
 Result<files::Fields> RuleParser::fields_of(const Json& json, std::string where) {
   return files::Fields::of(
       json, std::move(where),
-      {"match", "shared", "take",       "dims",   "each", "experts", "pad",  "cuts",    "with",
-       "name",  "dtype",  "of",         "stack",  "swap", "reverse", "in",   "from",    "below",
-       "when",  "where",  "interleave", "beside", "map",  "merged",  "omit", "together"});
+      {"match", "shared", "take",     "dims",       "each",   "pad",     "cuts",    "with", "name",
+       "dtype", "stack",  "together", "interleave", "beside", "map",     "merged",  "omit", "when",
+       "where", "in",     "from",     "below",      "of",     "experts", "reverse", "swap"});
 }
 
 Result<Rule> RuleParser::parse() {

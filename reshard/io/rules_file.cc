@@ -182,8 +182,7 @@ Result<> parse_blocks(const files::Fields& root, RuleSet& set) {
 /// Adds the rule of an entry, in each block that it names.
 Result<> add_rule(const Json& entry, std::size_t number, const RuleSet& set,
                   std::vector<Rule>& rules) {
-  const auto fields =
-      RESHARD_TRY(io::RuleParser::fields_of(entry, fmt::format("rule {}", number)));
+  const auto fields = RESHARD_TRY(io::RuleParser::fields_of(entry, fmt::format("rule {}", number)));
   std::vector<const RuleSet::Block*> blocks;
   if (fields.has("in")) {
     const std::string in = RESHARD_TRY(line(fields, "in"));
@@ -238,7 +237,7 @@ Result<RuleSet> parse_rules(std::string_view text, const RuleSet* base) {
   const Json json = RESHARD_TRY(parse_json(text));
   const auto root = RESHARD_TRY(files::Fields::of(
       json, "the file",
-      {"axes", "keys", "require", "let", "texts", "blocks", "dtype", "rules", "card", "base"}));
+      {"axes", "keys", "require", "dtype", "rules", "card", "let", "texts", "blocks", "base"}));
   RuleSet set;
   if (root.has("base") != (base != nullptr))
     return fail(Code::corrupt, "base is only for cards that ship with the program");
@@ -246,7 +245,8 @@ Result<RuleSet> parse_rules(std::string_view text, const RuleSet* base) {
     if (root.has("axes") || root.has("dtype"))
       return fail(Code::corrupt, "axes and dtype are those of the base");
     set = *base;
-    set.let.clear();  // its own come first
+    set.require.clear();  // its own come first
+    set.let.clear();
     set.texts.clear();
   } else {
     set.axes = RESHARD_TRY(parse_axes(root));
@@ -265,6 +265,7 @@ Result<RuleSet> parse_rules(std::string_view text, const RuleSet* base) {
   for (std::size_t i = 0; i < entries.size(); ++i)
     RESHARD_TRY(add_rule(entries[i], i + 1, set, rules));
   if (base != nullptr) {
+    set.require.insert(set.require.end(), base->require.begin(), base->require.end());
     set.let.insert(set.let.end(), base->let.begin(), base->let.end());
     set.texts.insert(set.texts.end(), base->texts.begin(), base->texts.end());
     for (Rule& rule : set.rules) rule.number += entries.size();

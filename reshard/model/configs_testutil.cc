@@ -4,6 +4,7 @@
 #include <cstdio>
 
 #include "reshard/base/check.h"
+#include "reshard/io/cards_testutil.h"
 #include "reshard/model/canonical.h"
 #include "reshard/model/families.h"
 
@@ -205,8 +206,8 @@ Result<ModelLayout> try_layout(const std::string& text, std::shared_ptr<const Mo
   const LayoutSpec spec = RESHARD_TRY(parse_layout(text));
   const FamilyInput input{std::move(model), &config};
   if (spec.family == "megatron") return megatron_layout(spec, input);
-  if (spec.family == "vllm") return vllm_layout(spec, input);
-  if (spec.family == "sglang") return sglang_layout(spec, input);
+  if (spec.family == "vllm" || spec.family == "sglang")
+    return rules_layout(spec, input, card_of(spec.family, config));
   return hf_layout(spec, input);
 }
 

@@ -28,9 +28,9 @@ struct FamilyInput {
   std::shared_ptr<const ModelSpec> model;
   const ModelConfig* config = nullptr;
   const ExpertTables* expert_map = nullptr;  ///< the file that the key expert_map names.
-  /// vllm and sglang cut the inner width of experts at multiples of this many elements, the same
-  /// number of multiples on each rank but the last (32 for gpt-oss in MXFP4). 1: the family's own
-  /// cut.
+  /// The number "expert_block" of cards: the inner width of experts is cut at multiples of this
+  /// many elements, the same number of multiples on each rank but the last (32 for gpt-oss in
+  /// MXFP4).
   Index expert_block = 1;
   bool plain = false;  ///< hf omits input scales, because the weights are not quantised.
   /// The model_type of the config.json, also of a class that `config` cannot describe; else empty.
@@ -55,23 +55,9 @@ Result<ModelLayout> megatron_layout(const LayoutSpec& spec, const FamilyInput& i
 /// is stored beside the values.
 LayoutSpec with_explicit_defaults(LayoutSpec spec, const ModelConfig& config);
 
-/// vLLM's modules, before any kernel permutes them. Keys: tp, dp (vLLM's data parallelism: without
-/// ep, experts are cut by tp * dp), ep (1, tp or tp * dp), pp, replicas (independent engines),
-/// vocab_multiple (64), redundant (experts), expert_map (a file, read into input.expert_map),
-/// placement (linear | round_robin), w13 (gate_first | up_first), transposed (0), experts
-/// (routed_experts | experts), prefix (model | language_model), mtp (0), dtype, router (model |
-/// float32), offset. World: tp * pp * dp * replicas, tp fastest.
-Result<ModelLayout> vllm_layout(const LayoutSpec& spec, const FamilyInput& input);
-
-/// SGLang's modules, before any kernel permutes them. Keys: tp (all ranks of a stage), dp
-/// (attention data parallelism: heads are cut by tp / dp), ep (experts are cut by tp / ep), pp,
-/// replicas, vocab_multiple (64), redundant, expert_map, w13, transposed, dp_lm_head (0), dense (tp
-/// | whole), shared (tp | whole | fused), prefix, mtp (0), sinks (bfloat16 | float32), dtype,
-/// offset. World: tp * pp * replicas, tp fastest.
-Result<ModelLayout> sglang_layout(const LayoutSpec& spec, const FamilyInput& input);
-
-/// Any model, by the rules of a file. Keys: offset, dtype, the sizes of the file's axes, and its
-/// keys. Errors begin with the family and name the rule. @pre input.model
+/// Any model, by the rules of a file or, for vllm and sglang, of a card. Keys: offset, dtype, the
+/// sizes of the file's axes, and its keys. Errors begin with the family and name the rule, or all
+/// requirements that do not hold. @pre input.model
 Result<ModelLayout> rules_layout(const LayoutSpec& spec, const FamilyInput& input,
                                  const RuleSet& rules);
 

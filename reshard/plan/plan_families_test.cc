@@ -120,12 +120,12 @@ TEST(PlanFamilies, one_sided_tensors_are_errors_that_name_them) {
   without.tie_word_embeddings = true;
   const auto model = model_of(c);
   const auto all = layout_of("megatron:tp=2", model, c),
-             less = layout_of("vllm:tp=2", model, without);
+             less = layout_of("megatron:tp=4", model, without);
   const auto p = Planner::make(all, less);
   ASSERT_FALSE(p);
   EXPECT_THAT(
       p.error().message,
-      ::testing::HasSubstr("tensor 'lm_head.weight' is in megatron:tp=2 but not in vllm:tp=2"));
+      ::testing::HasSubstr("tensor 'lm_head.weight' is in megatron:tp=2 but not in megatron:tp=4"));
   EXPECT_THAT(Planner::make(less, all).error().message,
               ::testing::HasSubstr("tensor 'lm_head.weight' is needed by megatron:tp=2"));
   EXPECT_TRUE(Planner::make(all, less, {{"lm_head.weight"}}));

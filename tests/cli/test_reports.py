@@ -197,7 +197,7 @@ class Reports(unittest.TestCase):
             },
         )
         self.assertEqual(
-            of(vllm, "k_proj.weight")["how"], "dim 0 over tp=8, repeated; beside 2 others"
+            of(vllm, "k_proj.weight")["how"], "dim 0 over tp=8, repeated; beside 2 others; by rule 8"
         )
         self.assertEqual(of(megatron, "embed_tokens.weight")["how"], "dim 0 over tp=2")
         self.assertEqual(of(megatron, "experts.N.up_proj.weight")["count"], 128)

@@ -4,7 +4,9 @@
 import dataclasses
 
 MODEL = "reshard/model/families/"
-ENGINES = MODEL + "engines/"
+CARDS = "examples/cards/"
+VLLM, SGLANG_BASE = CARDS + "vllm/bases/decoder.json", CARDS + "sglang/bases/decoder.json"
+ORDER = MODEL + "rules/expert_order.cc"
 REPORTED = "reshard/model/reported/"
 
 
@@ -168,169 +170,126 @@ FSDP = [
 
 VLLM = [
   Rule(
-    "vllm", "KV heads repeat tp / heads times in a row", ENGINES + "engine_layout_builder.cc",
-    "in_units(d_.heads, c_.head_dim)",
-    "in_units(d_.heads, 1)",
+    "vllm", "KV heads repeat tp / heads times in a row", VLLM,
+    """"self_attn.k_proj.weight", "cuts": [{"dim": 0, "axes": ["tp"], "rule": "spread", "granule": "head_dim"}]""",
+    """"self_attn.k_proj.weight", "cuts": [{"dim": 0, "axes": ["tp"], "rule": "spread"}]""",
   ),
   Rule(
-    "vllm", "q stands before k", ENGINES + "engine_layout_builder.cc",
-    '{{hf("q_proj"), heads_}, {hf("k_proj"), kv}',
-    '{{hf("k_proj"), kv}, {hf("q_proj"), heads_}',
+    "vllm", "q stands before k", VLLM,
+    """"name": "{attention}qkv_proj.weight",""",
+    """"name": "{attention}qkv_proj.weight", "reverse": 1,""",
   ),
   Rule(
-    "vllm", "q_a stands before kv_a", ENGINES + "engine_layout_builder.cc",
-    '{{hf("q_a_proj"), whole}, {hf("kv_a_proj_with_mqa"), whole}}',
-    '{{hf("kv_a_proj_with_mqa"), whole}, {hf("q_a_proj"), whole}}',
+    "vllm", "q_a stands before kv_a", CARDS + "vllm/DeepseekV3ForCausalLM.json",
+    """"name": "self_attn.fused_qkv_a_proj.weight",""",
+    """"name": "self_attn.fused_qkv_a_proj.weight", "reverse": 1,""",
   ),
   Rule(
-    "vllm", "fused_qkv_a_proj is whole", ENGINES + "engine_layout_builder.cc",
-    '{hf("kv_a_proj_with_mqa"), whole}}',
-    '{hf("kv_a_proj_with_mqa"), heads_}}',
+    "vllm", "fused_qkv_a_proj is whole", CARDS + "vllm/DeepseekV3ForCausalLM.json",
+    """[{"match": "self_attn.kv_a_proj_with_mqa.weight"}]""",
+    """[{"match": "self_attn.kv_a_proj_with_mqa.weight", "cuts": [{"dim": 0, "axes": ["tp"]}]}]""",
   ),
   Rule(
-    "vllm", "a Mamba group stays whole", ENGINES + "engine_layout_builder.cc",
-    "in_units(d_.heads, m.state)",
-    "in_units(d_.heads, 1)",
+    "vllm", "a Mamba group stays whole", CARDS + "vllm/NemotronHForCausalLM.json",
+    """"begin": "2 * inner", "end": "2 * inner + states"}], "cuts": [{"dim": 0, "axes": ["tp"], "rule": "spread", "granule": "ssm_state_size"}]},
+    {"match": "mixer.in_proj.weight", "shared": true, "take": [{"dim": 0, "begin": "2 * inner + states\"""",
+    """"begin": "2 * inner", "end": "2 * inner + states"}], "cuts": [{"dim": 0, "axes": ["tp"], "rule": "spread"}]},
+    {"match": "mixer.in_proj.weight", "shared": true, "take": [{"dim": 0, "begin": "2 * inner + states\"""",
+  ),
+  Rule("vllm", "A is negated and exponentiated", CARDS + "vllm/NemotronHForCausalLM.json", "negated_exp", "identity"),
+  Rule("vllm", "parameters are in the model's dtype", VLLM, '"dtype": "config",', '"dtype": "model",'),
+  Rule(
+    "vllm", "runs of packed rows follow each other", CARDS + "vllm/Qwen3NextForCausalLM.json",
+    '"begin": "keys", "end": "2 * keys"', '"begin": "0", "end": "keys"',
   ),
   Rule(
-    "vllm", "A is negated and exponentiated", ENGINES + "engine_layout_builder.cc",
-    "{.map = ValueMap::negated_exp, .dtype",
-    "{.map = ValueMap::identity, .dtype",
+    "vllm", "gate stands before up", VLLM,
+    """"name": "mlp.gate_up_proj.weight",""",
+    """"name": "mlp.gate_up_proj.weight", "reverse": 1,""",
   ),
   Rule(
-    "vllm", "parameters are in the model's dtype", ENGINES + "engine_layout_builder.cc",
-    "read_dtype(spec, model_dtype())",
-    "read_dtype(spec)",
+    "vllm", "row-parallel weights are cut on columns", VLLM,
+    '"match": "mlp.down_proj.weight", "cuts": [{"dim": 1,', '"match": "mlp.down_proj.weight", "cuts": [{"dim": 0,',
+  ),
+  Rule("vllm", "w13 has gate first", VLLM, '"reverse": "w13.up_first"', '"reverse": "w13.gate_first"'),
+  Rule(
+    "vllm", "down_proj's width is its columns", VLLM,
+    '"cuts": [{"dim": 2, "axes": ["dp", "tp"]', '"cuts": [{"dim": 1, "axes": ["dp", "tp"]',
   ),
   Rule(
-    "vllm", "runs of packed rows follow each other", ENGINES + "engine_layout_builder.cc",
-    "begin += rows;",
-    "begin += 0;",
+    "vllm", "transposed storage swaps both", VLLM,
+    """w2_weight", "swap": {"dims": [1, 2], "when": "transposed"}""",
+    """w2_weight", "swap": {"dims": [1, 2], "when": 0}""",
   ),
   Rule(
-    "vllm", "gate stands before up", ENGINES + "engine_layout_builder.cc",
-    '{{hf + "gate_proj", how}, {hf + "up_proj", how}}',
-    '{{hf + "up_proj", how}, {hf + "gate_proj", how}}',
+    "vllm", "gpt-oss keeps gate and up rows in turn", CARDS + "vllm/GptOssForCausalLM.json",
+    '"dims": [0, 3, 1, 2], "merged": [1]', '"dims": [0, 3, 2, 1], "merged": [1]',
   ),
+  Rule("vllm", "a bias that is summed is on one rank", CARDS + "vllm/GptOssForCausalLM.json", "extent * sharers", "extent"),
   Rule(
-    "vllm", "row-parallel weights are cut on columns", ENGINES + "engine_layout_builder.cc",
-    "whole_tensor(m_, id, {CutId(0), how})",
-    "whole_tensor(m_, id, {how})",
-  ),
-  Rule(
-    "vllm", "w13 has gate first", ENGINES + "experts.cc",
-    "d_.up_first ? w13.end() : w13.begin()",
-    "d_.up_first ? w13.begin() : w13.end()",
-  ),
-  Rule(
-    "vllm", "down_proj's width is its columns", ENGINES + "experts.cc",
-    "down ? columns : rows",
-    "down ? rows : columns",
-  ),
-  Rule(
-    "vllm", "transposed storage swaps both", ENGINES + "experts.cc",
-    "rows = d_.transposed ? 2 : 1",
-    "rows = 1",
-  ),
-  Rule(
-    "vllm", "gpt-oss keeps gate and up rows in turn", ENGINES + "experts.cc",
-    "{0, 3, 1, 2}",
-    "{0, 3, 2, 1}",
-  ),
-  Rule(
-    "vllm", "a bias that is summed is on one rank", ENGINES + "experts.cc",
-    "sharers > 1 ? b_.add_cut(over_both(d_)) : outer_",
-    "outer_",
-  ),
-  Rule(
-    "vllm", "redundant experts begin again", ENGINES + "engine_sharding.cc",
+    "vllm", "redundant experts begin again", ORDER,
     "p % how.num_experts",
     "how.num_experts - 1 - p % how.num_experts",
   ),
+  Rule("vllm", "round robin deals one by one", ORDER, "round_robin ? ep : 1", "round_robin ? 1 : ep"),
+  Rule("vllm", "the rest of the layers goes before the last stage", VLLM, '"rest": "before_last"', '"rest": "last"'),
   Rule(
-    "vllm", "round robin deals one by one", ENGINES + "engine_sharding.cc",
-    "round_robin ? ep : 1",
-    "round_robin ? 1 : ep",
+    "vllm", "experts are dealt over dp first", VLLM,
+    """"name": "mlp.{experts}w2_weight", "swap": {"dims": [1, 2], "when": "transposed"},
+    "cuts": [{"dim": 2, "axes": ["dp", "tp"], "combine": "flattened", "when": "ep == 1"}, {"dim": 0, "axes": ["dp", "tp"]""",
+    """"name": "mlp.{experts}w2_weight", "swap": {"dims": [1, 2], "when": "transposed"},
+    "cuts": [{"dim": 2, "axes": ["dp", "tp"], "combine": "flattened", "when": "ep == 1"}, {"dim": 0, "axes": ["tp", "dp"]""",
   ),
   Rule(
-    "vllm", "the rest of the layers goes before the last stage", ENGINES + "vllm.cc",
-    "pp - 2 - i",
-    "pp - 1 - i",
+    "vllm", "tp is the fastest axis, then pp", VLLM,
+    '{"name": "pp", "size": 1}, {"name": "dp", "size": 1}',
+    '{"name": "dp", "size": 1}, {"name": "pp", "size": 1}',
+  ),
+  Rule("vllm", "shared experts are whole with dp and ep", VLLM, "tp > 1 && dp > 1", "tp > 1 && dp > 9"),
+  Rule("vllm", "GLM's shared experts are cut", CARDS + "vllm/Glm4MoeForCausalLM.json", ', "whole_shared": 0', ""),
+  Rule("vllm", "vocabulary is padded to 64", VLLM, '"vocab_multiple", "default": 64', '"vocab_multiple", "default": 32'),
+  Rule(
+    "vllm", "eh_proj of DeepSeek is whole", VLLM,
+    '"match": "eh_proj.weight"', '"match": "eh_proj.weight", "cuts": [{"dim": 0, "axes": ["tp"]}]',
   ),
   Rule(
-    "vllm", "experts are dealt over dp first", ENGINES + "vllm.cc",
-    'DimCut both = cut_over(d.mesh.axis("dp"));\n  both.axes[1] = static_cast<std::int8_t>(tp);',
-    'DimCut both = cut_over(tp);\n  both.axes[1] = static_cast<std::int8_t>(d.mesh.axis("dp"));',
+    "sglang", "heads are cut by tp / dp", SGLANG_BASE,
+    '"match": "self_attn.o_proj.weight", "name": "{attention}o_proj.weight", "cuts": [{"dim": 1, "axes": ["attention_tp"]}]',
+    '"match": "self_attn.o_proj.weight", "name": "{attention}o_proj.weight", "cuts": [{"dim": 1, "axes": ["dp"]}]',
   ),
   Rule(
-    "vllm", "tp is the fastest axis, then pp", ENGINES + "vllm.cc",
-    '{"pp", s.pp}, {"dp", s.dp}',
-    '{"dp", s.dp}, {"pp", s.pp}',
+    "sglang", "dense widths are cut over dp first", SGLANG_BASE,
+    '"match": "mlp.down_proj.weight", "cuts": [{"dim": 1, "axes": ["dp", "attention_tp"]',
+    '"match": "mlp.down_proj.weight", "cuts": [{"dim": 1, "axes": ["attention_tp", "dp"]',
   ),
   Rule(
-    "vllm", "shared experts are whole with dp and ep", ENGINES + "vllm.cc",
-    "s.tp > 1 && s.dp > 1 &&",
-    "s.tp > 1 && s.dp > 9 &&",
+    "sglang", "expert ranks are slower than what cuts an expert", SGLANG_BASE,
+    '{"name": "expert_tp", "size": "tp / ep", "mesh": "experts"}, {"name": "ep", "size": 1, "mesh": "experts"}',
+    '{"name": "ep", "size": 1, "mesh": "experts"}, {"name": "expert_tp", "size": "tp / ep", "mesh": "experts"}',
+  ),
+  Rule("sglang", "the last stages have the rest", SGLANG_BASE, '"rest": "last"', '"rest": "first"'),
+  Rule(
+    "sglang", "rows that ranks do not divide are padded to more", SGLANG_BASE,
+    """head_everywhere && dp_lm_head == 0", "name": "{prefix}lm_head.weight", "pad": [{"dim": 0, "multiple": "vocab_multiple * (1 + (tp - 1) * (vocab_rows % tp != 0))"}]""",
+    """head_everywhere && dp_lm_head == 0", "name": "{prefix}lm_head.weight", "pad": [{"dim": 0, "multiple": "tp"}]""",
   ),
   Rule(
-    "vllm", "GLM's shared experts are cut", ENGINES + "vllm.cc",
-    'c.model_type != "glm4_moe";',
-    'c.model_type != "glm4";',
+    "sglang", "the embedding follows attention", SGLANG_BASE,
+    """(vocab_rows % attention_tp != 0))"}], "cuts": [{"dim": 0, "axes": ["attention_tp"]}], "where": [{"axis": "pp", "at": 0,""",
+    """(vocab_rows % attention_tp != 0))"}], "cuts": [{"dim": 0, "axes": ["dp"]}], "where": [{"axis": "pp", "at": 0,""",
   ),
   Rule(
-    "vllm", "vocabulary is padded to 64", ENGINES + "engine_sharding.cc",
-    '"vocab_multiple", 64',
-    '"vocab_multiple", 32',
-  ),
-  Rule(
-    "vllm", "eh_proj of DeepSeek is whole", ENGINES + "engine_layout_builder.cc",
-    "trailing ? CutId(0) : dense_",
-    "trailing ? dense_ : CutId(0)",
-  ),
-  Rule(
-    "sglang", "heads are cut by tp / dp", ENGINES + "sglang.cc",
-    'd.heads = cut_over(d.mesh.axis("attention_tp"));',
-    'd.heads = cut_over(d.mesh.axis("dp"));',
-  ),
-  Rule(
-    "sglang", "dense widths are cut over dp first", ENGINES + "sglang.cc",
-    'DimCut tp = cut_over(d.mesh.axis("dp"));\n  tp.axes[1] = static_cast<std::int8_t>(d.mesh.axis("attention_tp"));',
-    'DimCut tp = cut_over(d.mesh.axis("attention_tp"));\n  tp.axes[1] = static_cast<std::int8_t>(d.mesh.axis("dp"));',
-  ),
-  Rule(
-    "sglang", "expert ranks are slower than what cuts an expert", ENGINES + "sglang.cc",
-    '{{"expert_tp", s.expert_tp()}, {"ep", s.ep}',
-    '{{"ep", s.ep}, {"expert_tp", s.expert_tp()}',
-  ),
-  Rule(
-    "sglang", "the last stages have the rest", ENGINES + "sglang.cc",
-    "pp - 1 - i",
-    "i",
-  ),
-  Rule(
-    "sglang", "rows that ranks do not divide are padded to more", ENGINES + "sglang.cc",
-    "up(multiple * ranks)",
-    "up(ranks)",
-  ),
-  Rule(
-    "sglang", "the embedding follows attention", ENGINES + "sglang.cc",
-    "if (!plain) d.embedding = d.heads;",
-    "if (!plain) d.embedding = tp;",
-  ),
-  Rule(
-    "sglang", "fused shared experts stand behind a rank's own", ENGINES + "engine_sharding.cc",
+    "sglang", "fused shared experts stand behind a rank's own", ORDER,
     "++of_rank < physical / how.ep",
     "++of_rank < physical",
   ),
   Rule(
-    "sglang", "shared experts are parts of one tensor", ENGINES + "experts.cc",
-    "std::max<Index>(0, e - c_.num_experts) * inner",
-    "std::max<Index>(0, e - c_.num_experts) * 0",
+    "sglang", "shared experts are parts of one tensor", MODEL + "rules/rule_sections.cc",
+    "expert * behind->size", "expert * 0",
   ),
   Rule(
-    "sglang", "Qwen3-Next's fc is whole", ENGINES + "engine_layout_builder.cc",
-    "d_.nextn ? CutId(0) : dense_",
-    "d_.nextn ? dense_ : CutId(0)",
+    "sglang", "Qwen3-Next's fc is whole", CARDS + "sglang/Qwen3NextForCausalLM.json",
+    '"name": "{prefix}mtp.fc.weight"', '"name": "{prefix}mtp.fc.weight", "cuts": [{"dim": 0, "axes": ["attention_tp"]}]',
   ),
 ]  # fmt: skip
 
@@ -399,19 +358,20 @@ GATHERED = [
 
 SGLANG = [
   Rule(
-    "sglang", "attention dp is outside attention tp", ENGINES + "sglang.cc",
-    '{{"attention_tp", s.attention_tp()}, {"dp", s.dp},', '{{"dp", s.dp}, {"attention_tp", s.attention_tp()},',
+    "sglang", "attention dp is outside attention tp", SGLANG_BASE,
+    '{"name": "attention_tp", "size": "tp / dp"}, {"name": "dp", "size": 1}',
+    '{"name": "dp", "size": 1}, {"name": "attention_tp", "size": "tp / dp"}',
   ),
   Rule(
-    "sglang", "expert tp is inside ep", ENGINES + "sglang.cc",
-    '{{"expert_tp", s.expert_tp()}, {"ep", s.ep},', '{{"ep", s.ep}, {"expert_tp", s.expert_tp()},',
+    "sglang", "MLPs are cut over all of tp", SGLANG_BASE,
+    '"match": "mlp.down_proj.weight", "cuts": [{"dim": 1, "axes": ["dp", "attention_tp"], "combine": "flattened"',
+    '"match": "mlp.down_proj.weight", "cuts": [{"dim": 1, "axes": ["attention_tp"]',
   ),
-  Rule("sglang", "MLPs are cut over all of tp", ENGINES + "sglang.cc", "if (!s.whole_dense) d.dense = tp;", "if (!s.whole_dense) d.dense = d.heads;"),
-  Rule("sglang", "the head is cut over all of tp", ENGINES + "sglang.cc", "d.head = s.dp_lm_head ? d.heads : tp;", "d.head = s.dp_lm_head ? tp : d.heads;"),
-  Rule("sglang", "layers left over go to the last stages", ENGINES + "sglang.cc", "++stages[static_cast<std::size_t>(pp - 1 - i)]", "++stages[static_cast<std::size_t>(i)]"),
+  Rule("sglang", "the head is cut over all of tp unless told otherwise", SGLANG_BASE, '"dp_lm_head", "words": ["0", "1"]', '"dp_lm_head", "words": ["1", "0"]'),
   Rule(
-    "sglang", "a vocabulary that ranks do not divide is padded to the multiple times the ranks", ENGINES + "sglang.cc",
-    "up(multiple) : up(multiple * ranks)", "up(multiple) : up(ranks)",
+    "sglang", "a vocabulary that ranks do not divide is padded to the multiple times the ranks", SGLANG_BASE,
+    """head_everywhere == 0 && dp_lm_head == 0", "name": "{prefix}lm_head.weight", "pad": [{"dim": 0, "multiple": "vocab_multiple * (1""",
+    """head_everywhere == 0 && dp_lm_head == 0", "name": "{prefix}lm_head.weight", "pad": [{"dim": 0, "multiple": "1 * (1""",
   ),
 ]  # fmt: skip
 
@@ -426,7 +386,9 @@ OTHERS = [
   Rule("rules", "stages before the last have the layers that are left", MODEL + "rules/rule_places.cc", "std::max<Index>(0, stages - 1 - more)", "std::max<Index>(0, stages - more)"),
   Rule("rules", "parts that alternate follow each other in a turn", MODEL + "rules/rule_sections.cc", "of * turn + before + at % unit", "of * turn + at % unit"),
   Rule("rules", "renumber= counts from the first at the coordinate", MODEL + "rules/rule_places.cc", "return {stage, 0, layer - begin};", "return {stage, 0, layer};"),
-  Rule("rules", "or_last= adds the last coordinate", MODEL + "rules/rule_places.cc", "where.or_last ? size - 1 : at.stage", "at.stage"),
+  Rule("rules", "or_last= adds the last coordinate", MODEL + "rules/rule_places.cc", "last ? size - 1 : at.stage", "at.stage"),
+  Rule("rules", "swap= exchanges what cuts the dimensions", MODEL + "rules/rules.cc", "std::swap(part.at[a], part.at[b]);", ";"),
+  Rule("rules", "below= is the first number that is too large", MODEL + "rules/rule_index.cc", "*number >= applied.below.value_or(*number + 1)", "*number > applied.below.value_or(*number + 1)"),
   Rule("cuts", "torch.chunk's rule rounds up", "reshard/sharding/cut.cc", "(m + n - 1) / n", "(m + n) / n"),
   Rule("cuts", "the first parts have one more", "reshard/sharding/cut.cc", "c * each + std::min(c, more)", "c * each"),
   Rule("cuts", "heads repeat in runs", "reshard/sharding/cut.cc", "Interval{c * m / n, c * m / n + 1}", "Interval{c % m, c % m + 1}"),

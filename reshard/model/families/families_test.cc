@@ -254,6 +254,7 @@ TEST(Families, engines_refuse_more_tensor_ranks_than_experts_where_their_modules
   ModelConfig moe = tiny_moe(), mixtral = tiny_moe();
   moe.num_experts = mixtral.num_experts = 4;
   mixtral.model_type = "mixtral";
+  mixtral.layers.assign(4, {Mixer::attention, Ffn::experts});
   const auto error = [](const char* text, const ModelConfig& c) {
     const auto l = try_layout(text, model_of(c), c);
     return l ? std::string("accepted") : l.error().message;

@@ -106,14 +106,6 @@ Result<> FamilyBuilder::divides(const std::string& family, const char* part, Ind
               fmt::format("{}: {}={} does not divide {}={}{}", family, part, n, whole, size, hint));
 }
 
-Result<> FamilyBuilder::check_groups(const std::string& family, const char* part, Index n,
-                                     const ModelConfig& c) {
-  if (c.num_key_value_heads % n == 0 || n % c.num_key_value_heads == 0) return {};
-  return fail(Code::invalid_argument,
-              fmt::format("{}: {}={} is neither a multiple nor a divisor of num_key_value_heads={}",
-                          family, part, n, c.num_key_value_heads));
-}
-
 Result<> FamilyBuilder::check_ep(const std::string& family, Index ep, const ModelConfig& c) {
   if (ep == 1 || c.is_moe()) return {};
   return fail(Code::invalid_argument,

@@ -64,9 +64,6 @@ class FamilyBuilder {
   /// Fails unless n divides size: "megatron: tp=3 does not divide num_attention_heads=32".
   static Result<> divides(const std::string& family, const char* part, Index n, const char* whole,
                           Index size, const char* hint = "");
-  /// Fails unless n is a multiple or a divisor of the number of KV heads.
-  static Result<> check_groups(const std::string& family, const char* part, Index n,
-                               const ModelConfig& config);
   /// Fails if ep > 1 and the model has no experts.
   static Result<> check_ep(const std::string& family, Index ep, const ModelConfig& config);
 

@@ -51,8 +51,8 @@ struct RulePart {
   /// other wildcards are then counted without it.
   int each = 0;
   bool experts = false;  ///< dimension 0 of the tensor counts experts.
-  /// Of a further part: its tensor is one or more experts beside each other, which each rank of the
-  /// experts of the part before it holds behind its own.
+  /// True for a further part whose tensor is one or more experts beside each other, which each rank
+  /// of the experts of the part before it holds behind its own.
   bool behind = false;
   std::vector<Pad> pad = {};
   std::vector<Cut> cuts = {};

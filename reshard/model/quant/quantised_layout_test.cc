@@ -10,6 +10,7 @@
 
 #include <map>
 
+#include "reshard/io/cards_testutil.h"
 #include "reshard/model/configs_testutil.h"
 #include "reshard/model/elements_testutil.h"
 #include "reshard/model/families.h"
@@ -219,7 +220,8 @@ TEST(QuantisedLayout, blocks_that_ranks_do_not_divide_are_as_many_on_each) {
     LayoutSpec spec = *parse_layout(std::string("vllm:tp=2,quant=mxfp4") + grid);
     const QuantNotation notation = **take_quant(spec);
     const FamilyInput input{model, &c, nullptr, expert_block(notation, *model, nullptr)};
-    const auto values = std::make_shared<const ModelLayout>(*vllm_layout(spec, input));
+    const auto values =
+        std::make_shared<const ModelLayout>(*rules_layout(spec, input, card_of("vllm", c)));
     const auto q = quantised_as(notation, values);
     ASSERT_TRUE(q.has_value()) << q.error().message;
     for (const int rank : {0, 1}) {

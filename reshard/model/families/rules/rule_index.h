@@ -53,7 +53,7 @@ class RuleIndex {
     bool by_runs = false;
   };
   Result<std::optional<RuleMatch>> match(const Place& place, std::string_view name);
-  /// What the wildcards match. @pre split(name)
+  /// Matches a pattern: the texts of its wildcards. @pre split(name)
   Result<std::optional<std::vector<std::string>>> groups(const Place& place, std::string_view name);
   /// True unless the rule asks for other numbers, or for a tensor that the model lacks.
   Result<bool> applies(const AppliedRule& rule, const std::vector<std::string>& groups) const;

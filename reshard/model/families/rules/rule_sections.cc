@@ -322,51 +322,57 @@ Result<Section> RuleSections::uncut(const RulePart& part, const std::vector<Tens
   RESHARD_TRY(check_alike(part, tensors));
   const CanonicalTensor& first = b_.model()[tensors[0]];
   const int n = first.shape.size(), shift = part.each > 0 ? 1 : 0;
-  const std::vector<Index>* order = experts != nullptr ? experts->order : nullptr;
-  const auto own = static_cast<Index>(tensors.size());
-  const Index entries = order != nullptr && shift == 1 ? static_cast<Index>(order->size()) : own;
-  std::array<std::int8_t, kMaxDims> dims{};  // of the tensor -> of the section
-  for (int i = 0; i < n; ++i)
-    dims[static_cast<std::size_t>(i)] = static_cast<std::int8_t>(
-        shift + (part.dims.empty() ? i : part.dims[static_cast<std::size_t>(i)]));
-  Section section{Dims::filled(n + shift, entries), {}, {}};
-  std::vector<Pieces> pieces;
+  Uncut uncut{.section = {Dims::filled(n + shift, 0), {}, {}}};
   Index count = 1;
   for (int i = 0; i < n; ++i) {
-    const bool ordered = i == 0 && part.experts && order != nullptr;
-    pieces.push_back(ordered ? runs_of(*order) : RESHARD_TRY(taken(part, i, first.shape[i])));
-    section.extent[dims[static_cast<std::size_t>(i)]] = pieces.back().extent;
-    count *= static_cast<Index>(pieces.back().pieces.size());
+    const int dim = shift + (part.dims.empty() ? i : part.dims[static_cast<std::size_t>(i)]);
+    const bool ordered = i == 0 && part.experts && experts != nullptr;
+    uncut.dims[static_cast<std::size_t>(i)] = static_cast<std::int8_t>(dim);
+    uncut.pieces.push_back(ordered ? runs_of(*experts->order)
+                                   : RESHARD_TRY(taken(part, i, first.shape[i])));
+    uncut.section.extent[dim] = uncut.pieces.back().extent;
+    count *= static_cast<Index>(uncut.pieces.back().pieces.size());
     if (count > kMaxPieces)
       return fail(Code::invalid_argument,
                   fmt::format("'{}' would be taken apart into more than {} pieces", first.name,
                               kMaxPieces));
   }
-  section.parts.reserve(static_cast<std::size_t>(entries * count));
+  const auto own = static_cast<Index>(tensors.size());
+  const bool ordered = experts != nullptr && shift == 1;
+  const Index entries = ordered ? static_cast<Index>(experts->order->size()) : own;
+  if (shift == 1) uncut.section.extent[0] = entries;
+  uncut.section.parts.reserve(static_cast<std::size_t>(entries * count));
   for (Index k = 0; k < entries; ++k) {
-    const Index expert = order != nullptr && shift == 1 ? (*order)[static_cast<std::size_t>(k)] : k;
-    const bool behind = expert >= own;
-    const TensorId id = behind ? experts->behind->id : tensors[static_cast<std::size_t>(expert)];
-    for (Index which = 0; which < count; ++which) {
-      PlacedBox placed{id, {}, Dims::filled(n + shift, k), dims};
-      std::array<Interval, kMaxDims> box{};
-      Index rest = which;
-      for (int i = n - 1; i >= 0; --i) {
-        const auto& along = pieces[static_cast<std::size_t>(i)].pieces;
-        const auto size = static_cast<Index>(along.size());
-        const Piece& piece = along[static_cast<std::size_t>(rest % size)];
-        rest /= size;
-        const Index at =
-            behind && i == experts->behind->dim ? (expert - own) * experts->behind->size : 0;
-        box[static_cast<std::size_t>(i)] = {piece.of.begin() + at, piece.of.end() + at};
-        placed.at[dims[static_cast<std::size_t>(i)]] = piece.at;
-      }
-      placed.box = Box(std::span<const Interval>(box.data(), static_cast<std::size_t>(n)));
-      if (!placed.box.empty()) section.parts.push_back(placed);
-    }
+    const Index expert = ordered ? (*experts->order)[static_cast<std::size_t>(k)] : k;
+    if (expert < own)
+      uncut.add(tensors[static_cast<std::size_t>(expert)], k, nullptr, 0);
+    else
+      uncut.add(experts->behind->id, k, &*experts->behind, expert - own);
   }
-  RESHARD_TRY(pad(part, section));
-  return section;
+  RESHARD_TRY(pad(part, uncut.section));
+  return std::move(uncut.section);
+}
+
+void RuleSections::Uncut::add(TensorId id, Index entry, const Behind* behind, Index expert) {
+  const int n = static_cast<int>(pieces.size());
+  Index count = 1;
+  for (const Pieces& along : pieces) count *= static_cast<Index>(along.pieces.size());
+  for (Index which = 0; which < count; ++which) {
+    PlacedBox placed{id, {}, Dims::filled(section.extent.size(), entry), dims};
+    std::array<Interval, kMaxDims> box{};
+    Index rest = which;
+    for (int i = n - 1; i >= 0; --i) {
+      const auto& along = pieces[static_cast<std::size_t>(i)].pieces;
+      const auto size = static_cast<Index>(along.size());
+      const Piece& piece = along[static_cast<std::size_t>(rest % size)];
+      rest /= size;
+      const Index at = behind != nullptr && i == behind->dim ? expert * behind->size : 0;
+      box[static_cast<std::size_t>(i)] = {piece.of.begin() + at, piece.of.end() + at};
+      placed.at[dims[static_cast<std::size_t>(i)]] = piece.at;
+    }
+    placed.box = Box(std::span<const Interval>(box.data(), static_cast<std::size_t>(n)));
+    if (!placed.box.empty()) section.parts.push_back(placed);
+  }
 }
 
 }  // namespace reshard::families

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <array>
 #include <optional>
 #include <vector>
 
@@ -64,6 +65,16 @@ class RuleSections {
   struct Pieces {
     std::vector<Piece> pieces;
     Index extent = 0;
+  };
+  /// A section that is made of boxes of one tensor after the other.
+  struct Uncut {
+    Section section;
+    std::array<std::int8_t, kMaxDims> dims{};  ///< of a tensor -> of the section.
+    std::vector<Pieces> pieces = {};           ///< of each of a tensor's dimensions.
+
+    /// Adds a tensor, at `entry` along the dimension that it has not; or expert `expert` of those
+    /// in it.
+    void add(TensorId id, Index entry, const Behind* behind, Index expert);
   };
   Result<Section> plain(const RulePart& part, TensorId id);
   static Section joined(const std::vector<Section>& parts, int dim);

@@ -88,10 +88,12 @@ void RuleValues::add_config() {
 void RuleValues::read_keys(ErrorList& wrong) {
   std::set<std::string> known{"offset", "dtype"};
   for (const RuleSet::MeshAxis& axis : rules_.axes)
-    if (!axis.of && known.insert(axis.name).second)
-      set(axis.name, wrong.take(spec_.integer(axis.name, axis.size), axis.size));
+    if (!axis.of) known.insert(axis.name);
   for (const RuleSet::Key& key : rules_.keys) known.insert(key.name);
   wrong.add(spec_.check_keys(known));
+  for (const RuleSet::MeshAxis& axis : rules_.axes)
+    if (!axis.of && !has(axis.name))
+      set(axis.name, wrong.take(spec_.integer(axis.name, axis.size), axis.size));
   for (const RuleSet::Key& key : rules_.keys) read_key(key, wrong);
   for (const RuleSet::Text& text : rules_.texts) texts_.emplace(text.name, text.is);
   const auto dtype = spec_.dtype();
@@ -104,10 +106,10 @@ void RuleValues::read_key(const RuleSet::Key& key, ErrorList& wrong) {
   const auto said = spec_.keys.find(key.name);
   set("said." + key.name, said != spec_.keys.end() ? 1 : 0);
   if (key.file) return set(key.name, said != spec_.keys.end() ? 1 : 0);
+  // Cards divide by their keys.
+  const Index least = rules_.card ? std::min<Index>(key.otherwise, 1) : 0;
   if (key.words.empty())
-    return set(key.name,
-               wrong.take(spec_.integer(key.name, key.otherwise, std::min<Index>(key.otherwise, 1)),
-                          key.otherwise));
+    return set(key.name, wrong.take(spec_.integer(key.name, key.otherwise, least), key.otherwise));
   std::size_t chosen = 0;
   if (said != spec_.keys.end()) {
     const auto at = std::ranges::find(key.words, said->second);
@@ -134,17 +136,18 @@ Result<> RuleValues::read_let() {
 
 void RuleValues::check(ErrorList& wrong) const {
   const auto lookup = [this](std::string_view name) { return number(name); };
-  for (const RuleSet::Requirement& required : rules_.require) {
-    const auto holds = required.that.value(lookup);
-    if (!holds) wrong.add(holds);
-    if (!holds || *holds != 0) continue;
-    auto says = message(required.says);
-    const Code code = required.unsupported ? Code::unsupported : Code::invalid_argument;
-    if (!says)
-      wrong.add(says);
-    else
-      wrong.add(fail(code, *std::move(says)));
-  }
+  for (const bool unsupported : {true, false})  // the code is that of the first
+    for (const RuleSet::Requirement& required : rules_.require) {
+      if (required.unsupported != unsupported) continue;
+      const auto holds = required.that.value(lookup);
+      if (!holds) wrong.add(holds);
+      if (!holds || *holds != 0) continue;
+      auto says = message(required.says);
+      if (!says)
+        wrong.add(says);
+      else
+        wrong.add(fail(unsupported ? Code::unsupported : Code::invalid_argument, *std::move(says)));
+    }
 }
 
 std::optional<std::int64_t> RuleValues::number(std::string_view name) const {

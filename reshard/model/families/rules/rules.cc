@@ -94,8 +94,6 @@ class Rules {
   /// Reads what the notation says: sizes of axes and other keys. Names all that is wrong.
   Result<> read_keys() {
     ErrorList wrong(spec_.family);
-    dtype_ = wrong.take(spec_.dtype());
-    if (!dtype_ && rules_.config_dtype) dtype_ = usual_dtype();
     if (rules_.card && rules_.card->framework == "megatron") {
       MegatronCardKeys keys = RESHARD_TRY(megatron_card_keys(spec_));
       for (const auto& [name, value] : keys.numbers) values_.set(name, value);
@@ -105,6 +103,8 @@ class Rules {
       values_.read_keys(wrong);
       wrong.add(spec_.integer("offset", 0, 0));
     }
+    dtype_ = wrong.take(spec_.dtype());
+    if (!dtype_ && rules_.config_dtype) dtype_ = usual_dtype();
     RESHARD_TRY(values_.read_let());
     values_.check(wrong);
     return wrong.result();

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "reshard/io/cards_testutil.h"
 #include "reshard/model/configs_testutil.h"
 #include "reshard/model/families.h"
 #include "reshard/model/held_testutil.h"
@@ -84,7 +85,8 @@ TEST(VllmExperts, redundant_ones_begin_again) {
 
 Result<ModelLayout> with_map(const std::string& keys, const ModelConfig& c,
                              const ExpertTables& tables) {
-  return vllm_layout(*parse_layout("vllm:" + keys), {model_of(c), &c, &tables});
+  return rules_layout(*parse_layout("vllm:" + keys), {model_of(c), &c, &tables},
+                      card_of("vllm", c));
 }
 
 TEST(VllmExperts, a_table_says_which_is_where) {
