@@ -94,8 +94,8 @@ struct Rule : RulePart {
   /// The name of the tensor that the local one is made of, "$1" as in `name`, in the place of the
   /// one that matches; empty: that one.
   std::string of = {};
-  std::string beside = {};  ///< applies only if the model has this tensor, "$1" as in `name`;
-                            ///< empty: to all that match.
+  std::string beside = {};     ///< applies only if the model has this tensor, "$1" as in `name`;
+                               ///< empty: to all that match.
   std::optional<DType> dtype;  ///< of the local tensor, if it is a convertible one; else as it is.
   bool config_dtype = false;   ///< it has the dtype of the config, whatever the notation says.
   int stack = 0;               ///< the dimension along which parts follow each other.

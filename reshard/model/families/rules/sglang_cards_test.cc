@@ -46,6 +46,16 @@ TEST(SglangAttention, dp_is_part_of_tp) {
             "[48, 16]");
 }
 
+TEST(SglangAttention, columns_are_cut_over_the_ranks_of_heads_and_those_of_mlps_over_all) {
+  // o_proj has 8 heads of 4 columns over 2 attention ranks, down_proj 24 columns over 4.
+  const auto l = sglang("tp=4,dp=2", tiny_moe());
+  const std::string at = "model.layers.0.";
+  for (int rank : {1, 3})
+    EXPECT_EQ(boxes_on(*l, at + "self_attn.o_proj.weight", rank), "o_proj[0,16)x[16,32)@0:16,1");
+  EXPECT_EQ(boxes_on(*l, at + "mlp.down_proj.weight", 1), "down_proj[0,16)x[6,12)@0:6,1");
+  EXPECT_EQ(boxes_on(*l, at + "mlp.down_proj.weight", 2), "down_proj[0,16)x[12,18)@0:6,1");
+}
+
 TEST(SglangAttention, kv_heads_repeat_over_the_attention_ranks) {
   const auto l = sglang("tp=8,replicas=2", tiny_dense());
   EXPECT_EQ(rows_on(*l, "model.layers.0.self_attn.qkv_proj.weight", 13),
@@ -56,6 +66,7 @@ TEST(SglangVocabulary, embedding_follows_attention_and_the_head_all_ranks) {
   // 100 rows are padded to 128: 64 each over 2 attention ranks, 32 each over 4.
   const auto l = sglang("tp=4,dp=2", tiny_moe());
   EXPECT_EQ(rows_on(*l, "model.embed_tokens.weight", 3), "embed_tokens[64,100)+0 of 64");
+  EXPECT_EQ(rows_on(*l, "model.embed_tokens.weight", 2), "embed_tokens[0,64)+0 of 64");
   EXPECT_EQ(rows_on(*l, "lm_head.weight", 1), "lm_head[32,64)+0 of 32");
   const auto dp = sglang("tp=4,dp=2,dp_lm_head=1", tiny_moe());
   EXPECT_EQ(rows_on(*dp, "lm_head.weight", 2), "lm_head[0,64)+0 of 64");
@@ -65,6 +76,8 @@ TEST(SglangVocabulary, what_does_not_divide_is_padded_to_more) {
   ModelConfig c = tiny_dense();
   c.num_attention_heads = c.num_key_value_heads = 6;
   // 128 does not divide by 3: 64 * 3 = 192, 64 each.
+  EXPECT_EQ(rows_on(*sglang("tp=3", c), "lm_head.weight", 1), "lm_head[64,100)+0 of 64");
+  c.model_type = "qwen2";  // whose head is on the last stage only
   EXPECT_EQ(rows_on(*sglang("tp=3", c), "lm_head.weight", 1), "lm_head[64,100)+0 of 64");
   // Gemma-3 has a plain embedding.
   EXPECT_EQ(rows_on(*sglang("tp=2", tiny_gemma3()), "model.embed_tokens.weight", 1),

@@ -102,6 +102,14 @@ TEST(VllmEnds, vocabulary_is_padded_to_64_or_what_is_asked_for) {
             "lm_head[48,70)+0 of 48");
 }
 
+TEST(VllmMlp, gate_is_before_up_and_down_is_cut_on_columns) {
+  const auto l = vllm("tp=4", tiny_dense());  // 24 wide
+  EXPECT_EQ(rows_on(*l, "model.layers.0.mlp.gate_up_proj.weight", 2),
+            "gate_proj[12,18)+0 up_proj[12,18)+6 of 12");
+  EXPECT_EQ(boxes_on(*l, "model.layers.0.mlp.down_proj.weight", 2),
+            "down_proj[0,16)x[12,18)@0:6,1");
+}
+
 TEST(VllmAttention, gated_queries_come_with_their_heads) {
   // q_proj has 8 heads of query 4 and gate 4: 64 rows; KV 4 heads of 4.
   const auto l = vllm("tp=2", tiny_qwen3_next());
