@@ -55,6 +55,27 @@ Result<Expression> expression(const files::Fields& fields, std::string_view key,
   return Expression(RESHARD_TRY(fields.integer(key, least, kMaxNumber)));
 }
 
+Result<std::vector<Expression>> expressions(const files::Fields& fields, std::string_view key,
+                                            std::size_t most) {
+  std::vector<Expression> found;
+  for (const Json& json : RESHARD_TRY(fields.list(key, most))) {
+    const auto number = json.integer();
+    const std::string* text = json.string();
+    if (text == nullptr ? !number || *number < 0 || *number > kMaxNumber : !is_one_line(*text))
+      return fail(Code::corrupt, fmt::format("{}: {} must list numbers or expressions, one is {}",
+                                             fields.where(), key, json.describe()));
+    if (text == nullptr) {
+      found.emplace_back(*number);
+      continue;
+    }
+    auto parsed = Expression::parse(*text);
+    if (!parsed) return tl::unexpected(std::move(parsed).error().in(fields.where()));
+    found.push_back(*std::move(parsed));
+  }
+  if (!fields.has(key) || !found.empty()) return found;
+  return fail(Code::corrupt, fmt::format("{}: {} is empty", fields.where(), key));
+}
+
 Result<std::optional<Expression>> expression_if(const files::Fields& fields, std::string_view key,
                                                 Index least) {
   if (!fields.has(key)) return std::optional<Expression>();
@@ -87,9 +108,10 @@ Result<std::optional<Expression>> both(const std::optional<Expression>& a,
 Result<files::Fields> RuleParser::fields_of(const Json& json, std::string where) {
   return files::Fields::of(
       json, std::move(where),
-      {"match", "shared", "take",     "dims",       "each",   "pad",     "cuts",    "with", "name",
-       "dtype", "stack",  "together", "interleave", "beside", "map",     "merged",  "omit", "when",
-       "where", "in",     "from",     "below",      "of",     "experts", "reverse", "swap"});
+      {"match", "shared", "take",    "dims",    "each",     "pad",        "cuts",
+       "with",  "name",   "dtype",   "stack",   "together", "interleave", "beside",
+       "map",   "merged", "omit",    "when",    "where",    "in",         "from",
+       "below", "of",     "experts", "reverse", "swap",     "shape",      "apart"});
 }
 
 Result<Rule> RuleParser::parse() {
@@ -97,9 +119,10 @@ Result<Rule> RuleParser::parse() {
   const Json::Array others = RESHARD_TRY(fields_.list("with", kMaxParts));
   for (const Json& json : others) {
     const auto place = fmt::format("{}, part {}", fields_.where(), rule_.num_parts() + 1);
-    const auto fields = RESHARD_TRY(files::Fields::of(
-        json, place,
-        {"match", "shared", "take", "dims", "each", "experts", "behind", "pad", "cuts", "when"}));
+    const auto fields =
+        RESHARD_TRY(files::Fields::of(json, place,
+                                      {"match", "shared", "shape", "apart", "take", "dims", "each",
+                                       "experts", "behind", "pad", "cuts", "when"}));
     RulePart part;
     RESHARD_TRY(read_part(fields, part));
     part.behind = RESHARD_TRY(fields.flag_or("behind", false));
@@ -185,7 +208,7 @@ Result<> RuleParser::add_swap() {
 Result<> RuleParser::read_place() {
   rule_.from = RESHARD_TRY(expression_if(fields_, "from", 0));
   rule_.below = RESHARD_TRY(expression_if(fields_, "below", 0));
-  if ((rule_.from || rule_.below) && wildcards_ == 0)
+  if ((rule_.from || rule_.below) && wildcards_ == (rule_.apart ? 1 : 0))
     return fail(Code::corrupt, fmt::format("{}: from and below need a # in match {}",
                                            fields_.where(), in_quotes(rule_.match)));
   used_ = cut_;
@@ -203,9 +226,9 @@ Result<> RuleParser::read_place() {
   return {};
 }
 
-/// The wildcards that name a local tensor: all but that of `each`.
+/// The wildcards that name a local tensor: all but that of `each`, and the index of `apart`.
 int RuleParser::left_in(const RulePart& part) {
-  return count_wildcards(part.match) - (part.each > 0 ? 1 : 0);
+  return count_wildcards(part.match) - (part.each > 0 ? 1 : 0) + (part.apart ? 1 : 0);
 }
 
 Result<> RuleParser::check_parts() const {
@@ -216,11 +239,18 @@ Result<> RuleParser::check_parts() const {
                               "have the same",
                               fields_.where(), in_quotes(part.match), left_in(part),
                               in_quotes(rule_.match), wildcards_));
+  for (std::size_t k = 0; k < rule_.num_parts(); ++k) {
+    const RulePart& part = rule_.part(k);
+    if (part.apart != rule_.apart || (part.apart && (part.each > 0 || part.experts)))
+      return fail(Code::corrupt, fmt::format("{}: apart must be of all parts or of none, and not "
+                                             "with each or experts",
+                                             fields_.where()));
+  }
   for (std::size_t k = 0; k < rule_.with.size(); ++k) RESHARD_TRY(check_further(rule_.with[k], k));
-  const bool one = rule_.with.empty() && rule_.each == 0;
+  const bool one = rule_.with.empty() && rule_.each == 0 && !rule_.apart;
   if (one || fields_.has("name") || rule_.omit) return {};
-  return fail(Code::corrupt,
-              fmt::format("{}: name is missing, must name the tensor of several", fields_.where()));
+  return fail(Code::corrupt, fmt::format("{}: name is missing, must name the tensor of several{}",
+                                         fields_.where(), rule_.apart ? " or of each index" : ""));
 }
 
 /// A part behind the experts of another is of their parts, and has no cuts.
@@ -245,6 +275,8 @@ Result<> RuleParser::read_part(const files::Fields& fields, RulePart& part) {
                 fmt::format("{}: match {} has {} of * and #, at most {} are allowed",
                             fields.where(), in_quotes(part.match), wildcards, kMaxWildcards));
   part.shared = RESHARD_TRY(fields.flag_or("shared", false));
+  part.shape = RESHARD_TRY(expressions(fields, "shape", kMaxDims));
+  part.apart = RESHARD_TRY(fields.flag_or("apart", false));
   part.experts = RESHARD_TRY(fields.flag_or("experts", false));
   part.when = RESHARD_TRY(expression_if(fields, "when", 0));
   part.each = static_cast<int>(RESHARD_TRY(fields.integer_or("each", 0, 1, wildcards)));

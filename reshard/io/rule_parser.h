@@ -19,6 +19,9 @@ bool is_one_line(std::string_view text);
 Result<std::string> line(const files::Fields& fields, std::string_view key);
 /// A number, or an expression.
 Result<Expression> expression(const files::Fields& fields, std::string_view key, Index least);
+/// A list of numbers or expressions; empty without the key.
+Result<std::vector<Expression>> expressions(const files::Fields& fields, std::string_view key,
+                                            std::size_t most);
 Result<std::optional<Expression>> expression_if(const files::Fields& fields, std::string_view key,
                                                 Index least);
 

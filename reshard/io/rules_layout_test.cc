@@ -232,6 +232,9 @@ constexpr const char* kTwoMeshes = R"({
      "where": [{"axis": "pp", "number": 1, "of": 4, "renumber": true}]},
     {"match": "l.#.e.#", "name": "layers.$1.e$2",
      "where": [{"axis": "pp", "number": 1, "of": 4, "renumber": true},
+               {"axis": "ep", "number": 2, "of": 4, "renumber": true}]},
+    {"match": "l.#.stacked", "apart": true, "name": "layers.$1.s$2",
+     "where": [{"axis": "pp", "number": 1, "of": 4, "renumber": true},
                {"axis": "ep", "number": 2, "of": 4, "renumber": true}]}
   ]})";
 
@@ -242,6 +245,7 @@ TEST(RulesLayout, meshes_lie_over_the_same_ranks) {
     for (int e = 0; e < 4; ++e)
       ASSERT_TRUE(m.model->add(fmt::format("l.{}.e.{}", layer, e), {1}, DType::bf16));
   }
+  ASSERT_TRUE(m.model->add("l.3.stacked", {4, 2}, DType::bf16));
   const auto rules = *parse_rules(kTwoMeshes);
   const auto layout = rules_layout(*parse_layout("rules:x.json"), {m.model}, rules);
   ASSERT_TRUE(layout) << layout.error().message;
@@ -250,9 +254,10 @@ TEST(RulesLayout, meshes_lie_over_the_same_ranks) {
   for (const SlotId id : layout->slots_of(Rank(3)))
     held.push_back(fmt::format("{} = {}", layout->slot(id).name,
                                fmt::join(elements(*layout, id, Rank(3)), ",")));
-  EXPECT_THAT(held, ::testing::UnorderedElementsAre("layers.0.w = 1001", "layers.0.e0 = 1300",
-                                                    "layers.0.e1 = 1400", "layers.1.w = 1501",
-                                                    "layers.1.e0 = 1800", "layers.1.e1 = 1900"));
+  EXPECT_THAT(held, ::testing::UnorderedElementsAre(
+                        "layers.0.w = 1001", "layers.0.e0 = 1300", "layers.0.e1 = 1400",
+                        "layers.1.w = 1501", "layers.1.e0 = 1800", "layers.1.e1 = 1900",
+                        "layers.1.s0 = 2004,2005", "layers.1.s1 = 2006,2007"));
   EXPECT_THAT(rules_layout(*parse_layout("rules:x.json,ep=4"), {m.model}, rules).error().message,
               HasSubstr("mesh 'experts' has 8 ranks, and the first one 4"));
   const auto both = parse_rules(R"({"axes": [{"name": "a", "size": 2}, {"name": "b", "size": 2,
@@ -260,6 +265,50 @@ TEST(RulesLayout, meshes_lie_over_the_same_ranks) {
       "where": [{"axis": "b", "at": 0}]}]})");
   EXPECT_THAT(rules_layout(*parse_layout("rules:x.json"), {m.model}, *both).error().message,
               HasSubstr("no mesh has all of its axes (a, b)"));
+}
+
+TEST(RulesLayout, each_index_makes_a_local_tensor) {
+  // Gate and up of two experts, inputs first: [2, 2, 4] becomes two of [4, 2].
+  const auto m = made({{"l.3.gate_up", {2, 2, 4}}}, R"({"match": "l.#.gate_up", "apart": true,
+      "name": "l.$1.fc1.$2", "take": [{"dim": 1, "end": "extent / 2"}], "dims": [1, 0],
+      "cuts": [{"dim": 0, "axes": ["tp"]}],
+      "with": [{"match": "l.#.gate_up", "apart": true, "shared": true, "dims": [1, 0],
+                "take": [{"dim": 1, "begin": "extent / 2", "end": "extent"}],
+                "cuts": [{"dim": -2, "axes": ["tp"]}]}]})");
+  ASSERT_TRUE(m.layout) << m.layout.error().message;
+  ASSERT_EQ(m.layout->num_slots(), 2);
+  EXPECT_EQ(m.layout->slot(SlotId(0)).name, "l.3.fc1.0");
+  EXPECT_EQ(m.layout->slot(SlotId(1)).name, "l.3.fc1.1");
+  EXPECT_EQ(m.layout->stored_shape(SlotId(1), Rank(0)), (Dims{2, 2}));
+  EXPECT_EQ(m.on(0), (std::vector<Index>{0, 4, 2, 6}));
+  EXPECT_EQ(elements(*m.layout, SlotId(1), Rank(0)), (std::vector<Index>{8, 12, 10, 14}));
+  EXPECT_EQ(elements(*m.layout, SlotId(1), Rank(1)), (std::vector<Index>{9, 13, 11, 15}));
+  EXPECT_FALSE(m.layout->slot(SlotId(1)).padded);
+}
+
+TEST(RulesLayout, an_index_has_a_bias_and_parts_that_alternate) {
+  const auto m = made({{"a", {3, 4}}, {"b", {3, 2}}}, R"({"match": "a", "apart": true,
+      "name": "ab.$1", "together": true, "interleave": 2, "pad": [{"dim": 0, "multiple": 3}],
+      "cuts": [{"dim": 0, "axes": ["tp"]}], "with": [{"match": "b", "apart": true}]})");
+  ASSERT_TRUE(m.layout) << m.layout.error().message;
+  ASSERT_EQ(m.layout->num_slots(), 3);
+  EXPECT_EQ(m.layout->stored_shape(SlotId(2), Rank(0)), (Dims{4}));
+  EXPECT_EQ(elements(*m.layout, SlotId(2), Rank(0)), (std::vector<Index>{8, 9, 10, 104}));
+  EXPECT_EQ(elements(*m.layout, SlotId(2), Rank(1)), (std::vector<Index>{11, -1, -1, 105}));
+}
+
+TEST(RulesLayout, a_rule_is_for_tensors_of_a_shape) {
+  const auto rules = R"({"match": "w.#", "shape": [2, "1 + tp"], "dims": [1, 0]},
+                        {"match": "w.#", "shape": [3, 2]}, {"match": "w.#", "omit": true})";
+  const auto m = made({{"w.0", {2, 3}}, {"w.1", {3, 2}}, {"w.2", {2}}, {"w.3", {2, 3, 1}}}, rules);
+  ASSERT_TRUE(m.layout) << m.layout.error().message;
+  ASSERT_EQ(m.layout->num_slots(), 2);
+  EXPECT_EQ(m.on(0), (std::vector<Index>{0, 3, 1, 4, 2, 5}));
+  EXPECT_EQ(elements(*m.layout, SlotId(1), Rank(0)),
+            (std::vector<Index>{100, 101, 102, 103, 104, 105}));
+  EXPECT_TRUE(m.layout->omits(TensorId(2)) && m.layout->omits(TensorId(3)));
+  EXPECT_THAT(made({{"w", {2}}}, R"({"match": "w", "shape": ["hidden"]})").layout.error().message,
+              HasSubstr("hidden has no value here"));
 }
 
 TEST(RulesLayout, transposes) {
@@ -339,6 +388,19 @@ TEST(RulesLayout, refuses_what_does_not_fit) {
   EXPECT_THAT(
       error({{"l.0.w", {4}}, {"l.1.w", {3}}}, R"({"match": "l.#.w", "each": 1, "name": "x"})"),
       HasSubstr("'l.1.w' is [3], and 'l.0.w' beside it is [4]"));
+  EXPECT_THAT(error({{"w", {4}}}, R"({"match": "w", "apart": true, "name": "w.$1"})"),
+              HasSubstr("'w' is [4]: apart needs a second dimension"));
+  EXPECT_THAT(error({{"w", {4, 2}}}, R"({"match": "w", "apart": true, "name": "w"})"),
+              HasSubstr("'w'"));
+  EXPECT_THAT(error({{"w", {4, 2}}}, R"({"match": "w", "apart": true, "name": "w.$1",
+                "cuts": [{"dim": 1, "axes": ["tp"]}]})"),
+              HasSubstr("cut of dimension 1 but the tensor has 1"));
+  EXPECT_THAT(
+      error({{"w", {Index{1} << 21, 2}}}, R"({"match": "w", "apart": true, "name": "w.$1"})"),
+      HasSubstr("more than 1048576 local tensors"));
+  EXPECT_THAT(error({{"a", {2, 2}}, {"b", {3, 2}}}, R"({"match": "a", "apart": true,
+                "name": "ab.$1", "with": [{"match": "b", "apart": true}]})"),
+              HasSubstr("no tensor that matches 'a' beside it"));
   EXPECT_THAT(error({{"w", {4}}}, R"({"match": "w", "cuts": [
                 {"dim": 0, "axes": ["tp"], "when": "tp > 1"}, {"dim": 0, "axes": ["tp"], "when": 1}]})"),
               HasSubstr("apply together"));

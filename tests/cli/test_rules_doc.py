@@ -17,7 +17,7 @@ class RulesDoc(unittest.TestCase):
     def setUp(self):
         self.d = pathlib.Path(tempfile.mkdtemp(prefix="reshard-rules-"))
         self.addCleanup(shutil.rmtree, self.d)
-        cut, fused = re.findall(r"```json\n(.*?)```", DOC.read_text(), re.S)
+        cut, fused, self.apart = re.findall(r"```json\n(.*?)```", DOC.read_text(), re.S)
         (self.d / "cut.json").write_text(cut)
         (self.d / "fused.json").write_text(fused)
 
@@ -40,6 +40,28 @@ class RulesDoc(unittest.TestCase):
         self.assertGreater(len(ours), 100)
         self.assertEqual({n: s for n, s in ours.items() if n not in everywhere},
                          {n: s for n, s in theirs.items() if n not in everywhere})  # fmt: skip
+
+    def test_an_expert_of_a_tensor_with_all_is_on_its_rank(self):
+        axes = [{"name": n, "size": 1} for n in ("etp", "ep")]
+        program.write_json(self.d / "apart.json", {"axes": axes, "rules": [json.loads(self.apart)]})
+        (self.d / "hf").mkdir()
+        sizes = {"num_experts": 4, "hidden_size": 3, "moe_intermediate_size": 2}
+        kind = {"architectures": ["StandInForCausalLM"], "model_type": "stand_in"}
+        program.write_json(self.d / "hf" / "config.json", kind | sizes)
+        name = "model.layers.0.mlp.experts.gate_up_proj"
+        values = bytes(range(96))  # two bytes for each of 4 x 3 x 4
+        program.write_safetensors(self.d / "hf" / "model.safetensors", {name: ("BF16", [4, 3, 4], values)})
+        program.done("convert", "hf", "out", "--to", "rules:apart.json,etp=2,ep=2", cwd=self.d)
+        held = program.read_safetensors(self.d / "out" / "rank-00003.safetensors")
+        self.assertEqual(len(held), 2)
+        # Of expert 3 (local 1) the second gate and the second up: columns 1 and 3 of its rows.
+        rows = [36 + 4 * h + column for column in (1, 3) for h in range(3)]
+        self.assertEqual(
+            held["decoder.layers.0.mlp.experts.linear_fc1.weight1"],
+            ("BF16", [2, 3], b"".join(values[2 * i : 2 * i + 2] for i in rows)),
+        )
+        program.done("convert", "out", "back", "--to", "hf", cwd=self.d)
+        program.done("verify", "hf", "back", cwd=self.d)
 
     def test_what_its_ranks_hold(self):
         config = program.write_json(

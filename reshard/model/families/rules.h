@@ -15,10 +15,11 @@
 namespace reshard {
 
 /// A part of a local tensor, made of the canonical tensors whose names match a pattern. In the
-/// order in which they apply: `take`, `dims`, `each`, `pad`, `cuts`. Expressions may use the
-/// numbers of the model's config, the sizes of the axes, the keys and `let`; some may use `extent`,
-/// the size of their dimension. Experts lie along dimension 0 of a part with `each` or `experts`,
-/// in the order that the keys redundant, expert_map and placement give them, if a file has these.
+/// order in which they apply: `apart`, `take`, `dims`, `each`, `pad`, `cuts`. Expressions may use
+/// the numbers of the model's config, the sizes of the axes, the keys and `let`; some may use
+/// `extent`, the size of their dimension. Experts lie along dimension 0 of a part with `each` or
+/// `experts`, in the order that the keys redundant, expert_map and placement give them, if a file
+/// has these.
 struct RulePart {
   /// Elements [begin, end) of a dimension or, with `period`, of each run of so many elements.
   struct Take {
@@ -44,6 +45,12 @@ struct RulePart {
   std::string match;    ///< '*' matches any run of characters, '#' a run of digits; the whole name
                         ///< must match.
   bool shared = false;  ///< also tensors that belong to another part.
+  /// Only tensors of this shape, as files store them; empty: of any.
+  std::vector<Expression> shape = {};
+  /// Each index of the tensor's first dimension makes a local tensor of its own, without that
+  /// dimension: all other keys but `shape` are of what is left. The index, from 0, is a further
+  /// wildcard, the last one. All parts of a rule or none; not with `each` or `experts`.
+  bool apart = false;
   std::vector<Take> take = {};
   std::vector<int> dims = {};  ///< dimension i of the tensor becomes dims[i]; empty: as they are.
   /// A wildcard of `match`, counted from 1; 0: none. Tensors whose names differ in its number only

@@ -37,8 +37,8 @@ void RuleIndex::split(std::string_view text) {
 }
 
 RuleIndex::RuleIndex(const std::vector<AppliedRule>& rules, const ModelSpec& model,
-                     const ClassNames& names)
-    : rules_(rules), model_(model), names_(names) {
+                     const ClassNames& names, const Expression::Lookup& numbers)
+    : rules_(rules), model_(model), names_(names), numbers_(numbers) {
   for (std::size_t i = 0; i < rules.size(); ++i)
     for (std::size_t k = 0; k < rules[i].rule->num_parts(); ++k) {
       if (!rules[i].parts[k]) continue;
@@ -54,7 +54,8 @@ RuleIndex::RuleIndex(const std::vector<AppliedRule>& rules, const ModelSpec& mod
     }
 }
 
-Result<std::vector<RuleMatch>> RuleIndex::find(std::string_view name) {
+Result<std::vector<RuleMatch>> RuleIndex::find(std::string_view name,
+                                               const CanonicalTensor& tensor) {
   split(name);
   candidates_.clear();
   for (const Place& place : any_) candidates_.push_back(&place);
@@ -67,7 +68,7 @@ Result<std::vector<RuleMatch>> RuleIndex::find(std::string_view name) {
   for (const Place* place : candidates_) {
     const bool shared = rules_[place->rule].rule->part(place->part).shared;
     if (owned && !shared) continue;
-    auto matched = RESHARD_TRY(match(*place, name));
+    auto matched = RESHARD_TRY(match(*place, name, tensor));
     if (!matched) continue;
     owned |= !shared;
     found.push_back(*std::move(matched));
@@ -87,11 +88,12 @@ Result<std::optional<std::vector<std::string>>> RuleIndex::groups(const Place& p
   return found;
 }
 
-Result<std::optional<RuleMatch>> RuleIndex::match(const Place& place, std::string_view name) {
+Result<std::optional<RuleMatch>> RuleIndex::match(const Place& place, std::string_view name,
+                                                  const CanonicalTensor& tensor) {
   const AppliedRule& applied = rules_[place.rule];
   const RulePart& part = applied.rule->part(place.part);
   auto matched = RESHARD_TRY(groups(place, name));
-  if (!matched) return std::optional<RuleMatch>();
+  if (!matched || !RESHARD_TRY(has_shape(part, tensor))) return std::optional<RuleMatch>();
   RuleMatch out{place.rule, place.part, *std::move(matched)};
   if (part.each > 0) {
     const auto at = out.groups.begin() + (part.each - 1);
@@ -105,6 +107,15 @@ Result<std::optional<RuleMatch>> RuleIndex::match(const Place& place, std::strin
   }
   if (!RESHARD_TRY(applies(applied, out.groups))) return std::optional<RuleMatch>();
   return std::optional(std::move(out));
+}
+
+Result<bool> RuleIndex::has_shape(const RulePart& part, const CanonicalTensor& tensor) const {
+  if (part.shape.empty()) return true;
+  const Dims shape = tensor.stored_shape();
+  bool same = shape.size() == static_cast<int>(part.shape.size());
+  for (int i = 0; same && i < shape.size(); ++i)
+    same = RESHARD_TRY(part.shape[static_cast<std::size_t>(i)].value(numbers_)) == shape[i];
+  return same;
 }
 
 Result<bool> RuleIndex::applies(const AppliedRule& applied,

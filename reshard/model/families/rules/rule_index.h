@@ -29,7 +29,7 @@ struct AppliedRule {
 struct RuleMatch {
   std::size_t rule = 0;             ///< among those that apply.
   std::size_t part = 0;             ///< of the rule's.
-  std::vector<std::string> groups;  ///< without that of `each`.
+  std::vector<std::string> groups;  ///< without that of `each`, nor the index of `apart`.
   Index each = 0;                   ///< what the wildcard `each` matched.
 };
 
@@ -37,13 +37,15 @@ struct RuleMatch {
 /// that a file of many rules is not tried rule by rule.
 class RuleIndex {
  public:
-  /// Borrows the rules, the model, whose tensors `beside` names, and the names.
-  RuleIndex(const std::vector<AppliedRule>& rules, const ModelSpec& model, const ClassNames& names);
+  /// Borrows the rules, the model, whose tensors `beside` names, the names, and the numbers of the
+  /// axes, keys and the config, for `shape`.
+  RuleIndex(const std::vector<AppliedRule>& rules, const ModelSpec& model, const ClassNames& names,
+            const Expression::Lookup& numbers);
 
-  /// The part that owns the tensor, if any, and all `shared` parts that match its name. Errors: the
-  /// budget of pattern matching is exhausted; a wildcard `each` that is no number; `beside` with a
-  /// number that the pattern lacks.
-  Result<std::vector<RuleMatch>> find(std::string_view name);
+  /// The part that owns the tensor of this name, if any, and all `shared` parts that match it.
+  /// Errors: the budget of pattern matching is exhausted; a wildcard `each` that is no number;
+  /// `beside` with a number that the pattern lacks; a `shape` that cannot be computed.
+  Result<std::vector<RuleMatch>> find(std::string_view name, const CanonicalTensor& tensor);
 
  private:
   /// A part, and the runs of digits and '#' of its pattern, if these are its only wildcards.
@@ -52,7 +54,9 @@ class RuleIndex {
     std::vector<std::string_view> runs = {};
     bool by_runs = false;
   };
-  Result<std::optional<RuleMatch>> match(const Place& place, std::string_view name);
+  Result<std::optional<RuleMatch>> match(const Place& place, std::string_view name,
+                                         const CanonicalTensor& tensor);
+  Result<bool> has_shape(const RulePart& part, const CanonicalTensor& tensor) const;
   /// Matches a pattern: the texts of its wildcards. @pre split(name)
   Result<std::optional<std::vector<std::string>>> groups(const Place& place, std::string_view name);
   /// True unless the rule asks for other numbers, or for a tensor that the model lacks.
@@ -63,6 +67,7 @@ class RuleIndex {
   const std::vector<AppliedRule>& rules_;
   const ModelSpec& model_;
   const ClassNames& names_;
+  const Expression::Lookup& numbers_;
   std::unordered_map<std::string, std::vector<Place>> by_skeleton_;
   std::vector<Place> any_;  ///< patterns with '*'.
   PatternMatcher matcher_;

@@ -39,12 +39,19 @@ void split(const PlacedBox& placed, int dim, Index unit, Index turn, Index befor
   }
 }
 
+/// The shape that the keys of a part apply to.
+Dims shape_of(const RulePart& part, const CanonicalTensor& tensor) {
+  Dims shape;
+  for (int i = part.apart ? 1 : 0; i < tensor.shape.size(); ++i) shape.push_back(tensor.shape[i]);
+  return shape;
+}
+
 std::string shape_text(const Dims& shape) { return fmt::format("[{}]", fmt::join(shape, ", ")); }
 
 }  // namespace
 
 bool RuleSections::is_plain(const RulePart& part) {
-  return part.take.empty() && part.dims.empty() && part.each == 0 && !part.experts &&
+  return !part.apart && part.take.empty() && part.dims.empty() && part.each == 0 && !part.experts &&
          part.pad.empty();
 }
 
@@ -256,7 +263,10 @@ Result<> RuleSections::pad(const RulePart& part, Section& section) {
 Result<> RuleSections::check_alike(const RulePart& part,
                                    const std::vector<TensorId>& tensors) const {
   const CanonicalTensor& first = b_.model()[tensors[0]];
-  const int n = first.shape.size();
+  const int n = shape_of(part, first).size();
+  if (n == 0 && part.apart)
+    return fail(Code::invalid_argument, fmt::format("'{}' is {}: apart needs a second dimension",
+                                                    first.name, shape_text(first.shape)));
   const bool indexed = !part.dims.empty();  // `dims` are those of the index space
   if (first.merged.bits != 0 && !indexed)
     return fail(Code::unsupported,
@@ -321,7 +331,8 @@ Result<Section> RuleSections::uncut(const RulePart& part, const std::vector<Tens
                                     const Experts* experts) {
   RESHARD_TRY(check_alike(part, tensors));
   const CanonicalTensor& first = b_.model()[tensors[0]];
-  const int n = first.shape.size(), shift = part.each > 0 ? 1 : 0;
+  const Dims shape = shape_of(part, first);
+  const int n = shape.size(), shift = part.each > 0 ? 1 : 0;
   Uncut uncut{.section = {Dims::filled(n + shift, 0), {}, {}}};
   Index count = 1;
   for (int i = 0; i < n; ++i) {
@@ -329,7 +340,7 @@ Result<Section> RuleSections::uncut(const RulePart& part, const std::vector<Tens
     const bool ordered = i == 0 && part.experts && experts != nullptr;
     uncut.dims[static_cast<std::size_t>(i)] = static_cast<std::int8_t>(dim);
     uncut.pieces.push_back(ordered ? runs_of(*experts->order)
-                                   : RESHARD_TRY(taken(part, i, first.shape[i])));
+                                   : RESHARD_TRY(taken(part, i, shape[i])));
     uncut.section.extent[dim] = uncut.pieces.back().extent;
     count *= static_cast<Index>(uncut.pieces.back().pieces.size());
     if (count > kMaxPieces)
@@ -372,6 +383,31 @@ void RuleSections::Uncut::add(TensorId id, Index entry, const Behind* behind, In
     }
     placed.box = Box(std::span<const Interval>(box.data(), static_cast<std::size_t>(n)));
     if (!placed.box.empty()) section.parts.push_back(placed);
+  }
+}
+
+void RuleSections::set_index(Section& section, Index i) {
+  const auto back = [](auto& values, auto first) {  // of dimensions, the first one
+    std::shift_right(values.begin(), values.end(), 1);
+    values[0] = first;
+  };
+  Dims extent{1};
+  for (int k = 0; k < section.extent.size(); ++k) extent.push_back(section.extent[k]);
+  section.extent = extent;
+  back(section.cuts, CutId(0));
+  for (PlacedBox& part : section.parts) {
+    std::array<Interval, kMaxDims> box{Interval(i, i + 1)};
+    Dims at{0};
+    for (int k = 0; k < part.box.rank(); ++k) {
+      box[static_cast<std::size_t>(k + 1)] = part.box[k];
+      ++part.dims[static_cast<std::size_t>(k)];
+    }
+    for (int k = 0; k < part.at.size(); ++k) at.push_back(part.at[k]);
+    part.box =
+        Box(std::span<const Interval>(box.data(), static_cast<std::size_t>(part.box.rank() + 1)));
+    part.at = at;
+    back(part.dims, std::int8_t{0});
+    back(part.gaps, std::int16_t{0});
   }
 }
 

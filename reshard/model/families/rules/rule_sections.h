@@ -52,6 +52,10 @@ class RuleSections {
   /// The experts in `id`, which are of the shape of `one`. Errors: it is no whole number of them.
   Result<Behind> behind(TensorId one, TensorId id) const;
 
+  /// Makes a section of what index `i` of tensors' first dimension has, of parts with `apart`: it
+  /// gets that dimension back, of size 1.
+  static void set_index(Section& section, Index i);
+
   /// True if the part takes its one tensor as it is, and may cut dimensions of the stored tensor
   /// that are several of the index space.
   static bool is_plain(const RulePart& part);

@@ -24,6 +24,9 @@
 namespace reshard::families {
 namespace {
 
+/// The largest number of local tensors that the indices of tensors may make, in one layout.
+constexpr Index kMaxApart = Index{1} << 20;
+
 /// A tensor, and the number of the wildcard `each`.
 struct Numbered {
   Index number = 0;
@@ -32,8 +35,9 @@ struct Numbered {
 
 /// The local tensor that a rule makes of the tensors with the same wildcards.
 struct Instance {
-  std::size_t rule = 0;                      ///< among those that apply.
-  std::vector<std::string> groups;           ///< what the wildcards matched.
+  std::size_t rule = 0;             ///< among those that apply.
+  std::vector<std::string> groups;  ///< what the wildcards matched, and the index of `apart`.
+  Index index = 0;                  ///< of the first dimension, with `apart`.
   std::vector<std::vector<Numbered>> parts;  ///< the tensors of each part, by number.
 };
 
@@ -146,11 +150,11 @@ class Rules {
 
   /// Gives each tensor to the instances that are made of it.
   Result<> collect() {
-    RuleIndex index(applied_, m_, class_names_);
+    RuleIndex index(applied_, m_, class_names_, lookup_);
     last_.assign(applied_.size(), 0);
     for (Index i = 0; i < m_.size(); ++i) {
       const TensorId id(static_cast<TensorId::rep>(i));
-      auto found = index.find(class_names_.of(m_[id].name));
+      auto found = index.find(class_names_.of(m_[id].name), m_[id]);
       if (!found) return tl::unexpected(std::move(found).error().in(source()));
       if (found->empty() && rules_.card && is_input_scale(m_[id].name))
         b_.omit(id);
@@ -159,14 +163,34 @@ class Rules {
       for (RuleMatch& match : *found)
         if (applied_[match.rule].rule->omit)
           b_.omit(id);
+        else if (applied_[match.rule].rule->apart)
+          RESHARD_TRY(collect_apart(match, id));
         else
-          RESHARD_TRY(collect(std::move(match), id));
+          RESHARD_TRY(collect(std::move(match), id, 0));
     }
     for (Instance& instance : instances_) RESHARD_TRY(check(instance));
     return {};
   }
 
-  Result<> collect(RuleMatch match, TensorId id) {
+  /// Gives each index of a tensor's first dimension to an instance.
+  Result<> collect_apart(const RuleMatch& match, TensorId id) {
+    const Dims& shape = m_[id].shape;
+    const Index count = shape.size() == 0 ? 0 : shape[0];
+    if (count > kMaxApart - num_apart_)
+      return fail(Code::invalid_argument,
+                  fmt::format("'{}': rule {} would make more than {} local "
+                              "tensors of single indices",
+                              m_[id].name, applied_[match.rule].number, kMaxApart));
+    num_apart_ += count;
+    for (Index i = 0; i < count; ++i) {
+      RuleMatch one = match;
+      one.groups.push_back(std::to_string(i));
+      RESHARD_TRY(collect(std::move(one), id, i));
+    }
+    return {};
+  }
+
+  Result<> collect(RuleMatch match, TensorId id, Index index) {
     const Rule& rule = *applied_[match.rule].rule;
     if (!rule.of.empty()) {
       const std::string of =
@@ -176,7 +200,7 @@ class Rules {
         return fail(Code::not_found, fmt::format("tensor '{}' is missing from the model", of));
       id = *other;
     }
-    auto& tensors = instance_of(match).parts[match.part];
+    auto& tensors = instance_of(match, index).parts[match.part];
     if (rule.part(match.part).each == 0 && !tensors.empty())
       return twice(match.rule, tensors[0].id, id);
     tensors.push_back({match.each, id});
@@ -184,7 +208,7 @@ class Rules {
   }
 
   /// Instances of consecutive tensors are often the same.
-  Instance& instance_of(RuleMatch& match) {
+  Instance& instance_of(RuleMatch& match, Index index) {
     std::size_t& last = last_[match.rule];
     if (last > 0 && instances_[last - 1].groups == match.groups) return instances_[last - 1];
     std::string key = fmt::to_string(match.rule);
@@ -193,7 +217,7 @@ class Rules {
     last = at->second + 1;
     if (is_new)
       instances_.push_back(
-          {match.rule, std::move(match.groups),
+          {match.rule, std::move(match.groups), index,
            std::vector<std::vector<Numbered>>(applied_[match.rule].rule->num_parts())});
     return instances_[at->second];
   }
@@ -356,11 +380,25 @@ class Rules {
     return covered != volume(section.extent);
   }
 
+  /// The dimensions that the module has as one: of the tensor, of the rule, and that which
+  /// RuleSections::set_index() adds.
+  static MergedDims merged_dims(const Rule& rule, const CanonicalTensor& first) {
+    const bool plain = RuleSections::is_plain(rule) && rule.with.empty();
+    unsigned bits = plain ? first.merged.bits : 0u;
+    for (const int dim : rule.merged) bits |= 1u << static_cast<unsigned>(dim);
+    return {static_cast<std::uint8_t>(rule.apart ? bits << 1 | 1u : bits)};
+  }
+
   Result<> add(const Instance& instance) {
     const AppliedRule& applied = applied_[instance.rule];
     const Rule& rule = *applied.rule;
     const RulePlaces::Place place = RESHARD_TRY(places_.place(rule, instance.groups));
     auto sections = RESHARD_TRY(sections_of(instance, place.mesh));
+    int stack = RESHARD_TRY(stack_dim(rule, sections));
+    if (rule.apart) {
+      for (Section& section : sections) RuleSections::set_index(section, instance.index);
+      if (sections.size() > 1) ++stack;
+    }
     const TensorId id =
         sections[0].parts.empty() ? instance.parts[0][0].id : sections[0].parts[0].tensor;
     const CanonicalTensor& first = m_[id];
@@ -372,18 +410,14 @@ class Rules {
     auto wanted = rule.dtype;
     if (rule.config_dtype) wanted = values_.config_dtype();
     if (!wanted) wanted = dtype_;
-    MergedDims merged =
-        RuleSections::is_plain(rule) && rule.with.empty() ? first.merged : MergedDims{};
-    for (const int dim : rule.merged)
-      merged.bits = static_cast<std::uint8_t>(merged.bits | 1u << static_cast<unsigned>(dim));
     Slot slot{.name = std::move(name),
               .dtype = casts && wanted ? *wanted : first.dtype,
               .mesh = place.mesh,
               .ranks = place.ranks,
-              .stack_dim = RESHARD_TRY(stack_dim(rule, sections)),
+              .stack_dim = stack,
               .padded = std::ranges::any_of(sections, [&](auto& s) { return is_padded(s); }),
               .sections = std::move(sections),
-              .merged = merged,
+              .merged = merged_dims(rule, first),
               .map = rule.map,
               .casts = casts && wanted,
               .rule = static_cast<std::int32_t>(applied.number)};
@@ -431,6 +465,7 @@ class Rules {
   std::unordered_map<std::string, std::size_t> known_;  ///< instances, by rule and groups.
   std::vector<std::size_t> last_;  ///< of each rule: the instance of its last match, from 1.
   ExpertOrders orders_;
+  Index num_apart_ = 0;     ///< instances that are single indices of tensors.
   bool misplaced_ = false;  ///< the error is one of the notation's, and of no rule.
   LocalNames names_;
 };
