@@ -240,14 +240,65 @@ def test_a_class_without_a_family_is_trained_by_megatron(tmp_path):
   assert last["decoder.layers.1.mlp.experts.linear_fc1.weight0"] == (128, 128)
   assert "decoder.layers.1.mlp.experts.linear_fc1.weight1" not in last
   assert last["output_layer.weight"] == (256, 128)
-  for command in (
-    ("convert", folder, tmp_path / "ranks", "--to", "megatron:tp=2,pp=2,ep=4,etp=1,dp=2"),
-    ("convert", tmp_path / "ranks", tmp_path / "engine", "--to", "vllm:tp=2"),
-    ("convert", tmp_path / "engine", tmp_path / "back", "--to", "hf"),
-    ("verify", folder, tmp_path / "back"),
-  ):
-    done = run(*command)
+  comes_back(folder, tmp_path, "megatron:tp=2,pp=2,ep=4,etp=1,dp=2", "vllm:tp=2")
+
+
+def comes_back(folder, work, *layouts):
+  """A checkpoint goes through layouts, one after the other, and is the same byte for byte."""
+  before = folder
+  for i, layout in enumerate((*layouts, "hf")):
+    done = run("convert", before, work / f"through{i}", "--to", layout)
     assert done.returncode == 0, done.stdout + done.stderr
+    before = work / f"through{i}"
+  done = run("verify", folder, before)
+  assert done.returncode == 0, done.stdout + done.stderr
+
+
+def small(folder, name, flipped=(), stored=None):
+  """A small checkpoint of a class, and its tensors."""
+  pytest.importorskip("transformers")
+  from reshard.learn import tiny
+  from reshard.learn.__main__ import checkpoint
+
+  checkpoint(folder, name, tiny.SEEN[1], flipped, stored)
+  return pytest.importorskip("safetensors.torch").load_file(folder / "model.safetensors")
+
+
+def on_rank(folder, rank):
+  return pytest.importorskip("safetensors.torch").load_file(folder / f"rank-{rank:05}.safetensors")
+
+
+@pytest.mark.parametrize("form", ["transformers", "published"])
+@pytest.mark.parametrize(("name", "prefix", "engine"), [
+  ("Qwen3VLMoeForConditionalGeneration", "language_model.", ()),
+])  # fmt: skip
+def test_experts_are_trained_by_megatron_however_files_store_them(tmp_path, name, prefix, engine, form):
+  torch = pytest.importorskip("torch")
+  pytest.importorskip("transformers")
+  from reshard.learn.stored import STORED
+
+  model_type = json.loads((CARDS / "megatron" / f"{name}.json").read_text())["card"]["model_types"][0]
+  stored = STORED[model_type][0] if form == "published" else None
+  tensors = small(tmp_path / "model", name, stored=stored)
+  comes_back(tmp_path / "model", tmp_path, "megatron:tp=2,ep=4,etp=1,dp=4", *(engine if stored is None else ()))
+  # Rank 1 is the second of four that share the experts: of eight, experts 2 and 3.
+  at = f"model.{prefix}layers.1.mlp.experts."
+  held = on_rank(tmp_path / "through0", 1)[f"{prefix}decoder.layers.1.mlp.experts.linear_fc1.weight1"]
+  if f"{at}3.up_proj.weight" in tensors:
+    whole = torch.cat([tensors[f"{at}3.{x}_proj.weight"] for x in ("gate", "up")])
+  else:
+    whole = tensors[f"{at}gate_up_proj"][3]
+  assert held.shape == (240, 288)
+  assert torch.equal(held, whole if whole.shape == held.shape else whole.T)
+
+
+def test_the_heads_of_a_fused_tower_are_moved_apart_for_megatron(tmp_path):
+  torch = pytest.importorskip("torch")
+  tensors = small(tmp_path / "model", "Qwen3VLForConditionalGeneration")
+  comes_back(tmp_path / "model", tmp_path, "megatron:tp=2", "vllm:tp=4")
+  held = on_rank(tmp_path / "through0", 1)["vision_model.decoder.layers.1.self_attention.linear_qkv.weight"]
+  heads = tensors["model.visual.blocks.1.attn.qkv.weight"].reshape(3, 20, 8, 160)  # q, k and v of each head
+  assert torch.equal(held, heads[:, 10:].transpose(0, 1).reshape(240, 160))
 
 
 @pytest.mark.parametrize(

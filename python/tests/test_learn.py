@@ -3,6 +3,7 @@
 learning never saw. The engine is a stand-in with vLLM's primitives; tests/vllm/test_cards.py has vLLM."""
 
 import copy
+import dataclasses
 import functools
 import json
 import types
@@ -14,7 +15,7 @@ safetensors_torch = pytest.importorskip("safetensors.torch")
 
 import reshard  # noqa: E402
 from reshard import learn  # noqa: E402
-from reshard.learn import NoCard, card_text, engines, vllm_parallel  # noqa: E402
+from reshard.learn import NoCard, apart, card_text, engines, shards, stored, vllm_parallel  # noqa: E402
 from reshard.learn.evidence import Held, Piece, Sight, Unfit  # noqa: E402
 from reshard.learn.terms import Terms  # noqa: E402
 from reshard.learn.turns import Turns, straightened, turns_of  # noqa: E402
@@ -358,10 +359,80 @@ def test_queries_and_gates_of_a_tensor_take_turns():
   assert straight[-1] == ("k", 0, 2, 8)
 
 
+def test_runs_of_a_fused_tensor_take_turns():
+  # Two heads of two rows: queries, keys and values, stacked in the tensor and by head in the module.
+  rows = [(0, 2), (4, 6), (8, 10), (2, 4), (6, 8), (10, 12)]
+  whole = held_of(12, [("qkv", begin, end, 2 * at) for at, (begin, end) in enumerate(rows)])
+  found = turns_of(whole)
+  assert found == Turns(2, (2, 2, 2))
+  assert placed(straightened(whole, found)) == [("qkv", 0, 12, 0)]
+  rank = held_of(6, [("qkv", begin, end, 2 * at) for at, (begin, end) in enumerate(rows[3:])])
+  assert placed(straightened(rank, found)) == [("qkv", 2, 4, 0), ("qkv", 6, 8, 2), ("qkv", 10, 12, 4)]
+
+
+def sight_of_experts(shape, pieces):
+  """Local tensors of experts, each of a piece (begin, end, dims) of one tensor."""
+  held = {}
+  for e, (begin, end, dims) in enumerate(pieces):
+    local = [0] * 3
+    for i, d in enumerate(dims):
+      local[d] = end[i] - begin[i]
+    held[f"fc1.{e}"] = Held(f"fc1.{e}", "BF16", tuple(local), (Piece("w", begin, end, (0, 0, 0), dims),), "identity", (0,))
+  return Sight({}, {"w": shape}, {0: held}, frozenset(), {}, 0)
+
+
+def test_a_tensor_of_all_experts_is_seen_as_one_of_each():
+  pieces = [((e, 0, 0), (e + 1, 6, 4), (0, 2, 1)) for e in (0, 1)]
+  seen = apart.taken_apart(sight_of_experts((2, 6, 4), pieces))
+  assert seen.ranks[0]["fc1.1"] == Held("fc1.1", "BF16", (4, 6), (Piece("w.[].1", (0, 0), (6, 4), (0, 0), (1, 0)),), "identity", ())
+  assert seen.shapes == {"w": (2, 6, 4), "w.[].0": (6, 4), "w.[].1": (6, 4)}
+  several = sight_of_experts((2, 6, 4), [((0, 0, 0), (2, 6, 4), (0, 2, 1))])
+  assert apart.taken_apart(several) == several
+
+
+def test_a_rule_for_experts_is_said_of_the_tensor_of_all():
+  terms = Terms([{"experts": 2, "hidden": 4, "width": 3}, {"experts": 3, "hidden": 5, "width": 7}], {})
+  sights = [Sight({}, {"w": shape, "w.[].0": shape[1:]}, {}, frozenset(), {}, i) for i, shape in enumerate([(2, 6, 4), (3, 14, 5)])]
+  rule = {"match": "w.[].#", "name": "fc1.$1", "with": [{"match": "w.[].#", "shared": True}]}
+  apart.say_apart(rule, sights, terms)
+  said = {"match": "w", "apart": True, "shape": ["experts", "2 * width", "hidden"]}
+  assert rule == said | {"name": "fc1.$1", "with": [said | {"shared": True}]}
+  with pytest.raises(Unfit, match="one index of a tensor is held otherwise"):
+    apart.say_apart({"match": "w.[].0"}, sights, terms)
+  other = [sights[0], dataclasses.replace(sights[1], shapes={"w": (3, 11, 5)})]
+  with pytest.raises(Unfit, match="no expression of the config gives 6, 11"):
+    apart.say_apart({"match": "w.[].#"}, other, terms)
+
+
+def test_rows_that_a_rank_does_not_get_are_noticed():
+  values = {"w": torch.arange(12.0).reshape(2, 3, 2), "v": torch.arange(3.0)}
+  # A row of padding, and an index of a tensor, turned.
+  held = Held("x", "F32", (1, 3, 3), (Piece("w", (1, 0, 0), (2, 3, 2), (0, 0, 0), (0, 2, 1)),), "identity", (0,))
+  got = torch.zeros(3, 3)
+  got[:2] = values["w"][1].T
+  shards.check_shards([held, Held("v", "F32", (3,), (), "minus_one", ())], {"x": got, "v": values["v"]}, values, 2)
+  with pytest.raises(NoCard, match="rank 2: 'x' is cut otherwise"):
+    shards.check_shards([held], {"x": got.flip(1)}, values, 2)
+  with pytest.raises(NoCard, match="rank 2: 'x' is cut otherwise"):
+    shards.check_shards([held], {"x": got[:2]}, values, 2)
+
+
+def test_published_checkpoints_stack_or_transpose_experts():
+  gate, up, down = (torch.arange(float(n)).reshape(2, 3, -1) for n in (24, 24, 18))
+  single = {f"l.0.mlp.experts.{e}.{k}_proj.weight": w[e] for e in (1, 0) for k, w in (("gate", gate), ("up", -up), ("down", down))}
+  made = stored.stacked(single | {"norm": gate})
+  assert set(made) == {"norm", "l.0.mlp.experts.gate_up_proj", "l.0.mlp.experts.down_proj"}
+  assert torch.equal(made["l.0.mlp.experts.gate_up_proj"], torch.cat([gate, -up], dim=1))
+  assert torch.equal(made["l.0.mlp.experts.down_proj"], down)
+  turned = stored.transposed(made)
+  assert torch.equal(turned["l.0.mlp.experts.down_proj"], down.mT) and turned["norm"] is gate
+
+
 @pytest.mark.parametrize("pieces", [
   [("gate", 0, 3, 0), ("up", 0, 3, 3)],
   [("w", 0, 3, 0), ("w", 3, 6, 3)],
   [("a", 0, 2, 0), ("b", 0, 1, 2), ("a", 2, 3, 3), ("b", 1, 3, 4)],
+  [("w", 0, 1, 0), ("w", 3, 4, 1), ("w", 1, 3, 2), ("w", 4, 6, 4)],
 ])  # fmt: skip
 def test_parts_that_are_stacked_take_no_turns(pieces):
   assert turns_of(held_of(6, pieces)) is None

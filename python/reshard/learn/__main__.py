@@ -9,6 +9,7 @@ was to be checked is wrong.
 """
 
 import argparse
+import dataclasses
 import importlib
 import json
 import logging
@@ -24,6 +25,31 @@ import torch
 import transformers
 
 from reshard.learn import NoCard, card_text, extended, learn, prove, tiny
+from reshard.learn.stored import STORED, Stored, store
+
+
+@dataclasses.dataclass(frozen=True)
+class Round:
+  """Small models that differ from those of the first round.
+
+  said    how, for `proof`
+  flags   of the config that are flipped
+  stored  the form of their checkpoints; None: that of transformers
+  """
+
+  said: str
+  flags: Sequence[str] = ()
+  stored: Stored | None = None
+
+  def checkpoints(self, root: pathlib.Path, name: str) -> list[pathlib.Path]:
+    return checkpoints(root, name, self.flags, self.stored)
+
+
+def _rounds(teacher: Any, name: str) -> list[Round]:
+  of = [flags for flags in (tiny.flags_of(name), tiny.flags_of(name, getattr(teacher, "FLAGS", ()))) if flags]
+  flipped = [Round(" and ".join(dict.fromkeys(f.rpartition(".")[2] + " flipped" for f in flags)), flags) for flags in of]
+  model_type = getattr(transformers, name).config_class.model_type
+  return [*flipped, *(Round(stored.said, stored=stored) for stored in STORED.get(model_type, ()))]
 
 
 def main() -> int:
@@ -61,7 +87,7 @@ def _one(teacher: Any, name: str, folder: pathlib.Path, check: bool) -> tuple[st
       models = checkpoints(root / "as-is", name)
     except Exception as error:
       return f"no small model: {type(error).__name__}: {str(error).splitlines()[0][:200]}", False
-    rounds = [flags for flags in (tiny.flags_of(name), tiny.flags_of(name, getattr(teacher, "FLAGS", ()))) if flags]
+    rounds = _rounds(teacher, name)
     try:
       if check:
         return _check(teacher, json.loads(path.read_text(encoding="utf-8")), models, rounds, root, name), True
@@ -69,12 +95,11 @@ def _one(teacher: Any, name: str, folder: pathlib.Path, check: bool) -> tuple[st
     except NoCard as error:
       return f"no card: {error}", False
     without = ""
-    for i, flags in enumerate(rounds):
-      said = _said(flags)
+    for i, one in enumerate(rounds):
       try:
-        made = extended(teacher, made, models, checkpoints(root / f"flipped{i}", name, flags), said)
+        made = extended(teacher, made, models, one.checkpoints(root / f"other{i}", name), one.said)
       except Exception as error:  # of the class too: not every combination of flags is one
-        without += f"; not with {said}: {' '.join(str(error).split())[:160]}"
+        without += f"; not with {one.said}: {' '.join(str(error).split())[:160]}"
   path.write_text(card_text(made), encoding="utf-8")
   return str(made["card"]["proof"]) + without, True
 
@@ -83,37 +108,39 @@ def _check(
   teacher: Any,
   card: dict[str, Any],
   models: Sequence[pathlib.Path],
-  rounds: Sequence[Sequence[str]],
+  rounds: Sequence[Round],
   root: pathlib.Path,
   name: str,
 ) -> str:
   proved = prove(teacher, card, models[:2], models[2])
-  for i, flags in enumerate(rounds):
-    if f" {_said(flags)}: " in card["card"]["proof"]:
-      others = checkpoints(root / f"flipped{i}", name, flags)
-      proved += [f"{row} with flags flipped" for row in prove(teacher, card, others[:2], others[2])]
+  for i, one in enumerate(rounds):
+    if f" {one.said}: " in card["card"]["proof"]:
+      others = one.checkpoints(root / f"other{i}", name)
+      proved += [f"{row} with {one.said}" for row in prove(teacher, card, others[:2], others[2])]
   return "; ".join(proved)
 
 
-def _said(flags: Sequence[str]) -> str:
-  return " and ".join(f.rpartition(".")[2] + " flipped" for f in flags)
-
-
 def checkpoints(
-  root: pathlib.Path, architecture: str, flipped: Sequence[str] = ()
+  root: pathlib.Path, architecture: str, flipped: Sequence[str] = (), stored: Stored | None = None
 ) -> list[pathlib.Path]:
   """The two small checkpoints that learning sees, and the one that it does not."""
-  every = enumerate((*tiny.SEEN, tiny.UNSEEN))
-  return [checkpoint(root / str(i), architecture, sizes, flipped) for i, sizes in every]
+  first = dataclasses.replace(tiny.SEEN[0], **(stored.sizes if stored else {}))
+  every = enumerate((first, *tiny.SEEN[1:], tiny.UNSEEN))
+  return [checkpoint(root / str(i), architecture, sizes, flipped, stored) for i, sizes in every]
 
 
 def checkpoint(
-  folder: pathlib.Path, architecture: str, sizes: tiny.Sizes, flipped: Sequence[str] = ()
+  folder: pathlib.Path, architecture: str, sizes: tiny.Sizes, flipped: Sequence[str] = (), stored: Stored | None = None
 ) -> pathlib.Path:
-  """A small checkpoint of a class, as transformers writes it."""
+  """A small checkpoint of a class, as transformers writes it, or in another form."""
   config = tiny.config_of(architecture, sizes, flipped)
+  if stored is not None and stored.last is not None:
+    decoder = config.get_text_config()
+    decoder.layer_types = [*decoder.layer_types[:-1], stored.last]
   model = getattr(transformers, architecture)._from_config(config, dtype=torch.bfloat16)
   model.save_pretrained(folder)
+  if stored is not None:
+    store(folder, stored)
   return folder
 
 

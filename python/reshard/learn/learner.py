@@ -89,20 +89,46 @@ def extended(
   Raises NoCard if one card cannot say both.
   """
   more = learn(teacher, others[:2], others[2])
-  known = {(rule["match"], rule.get("name")): rule for rule in card["rules"]}
+  known, otherwise = {_key(rule): rule for rule in card["rules"]}, list[Rule]()
+  sign = _only_in(others, models)
   for rule in more["rules"]:
-    if known.setdefault((rule["match"], rule.get("name")), rule) != rule:
+    for other in card["rules"]:
+      _yield_to(rule, other)
+    if known.setdefault(_key(rule), rule) == rule:
+      continue
+    if sign is None or "beside" in rule:
       raise NoCard(f"'{rule['match']}' is held otherwise with {said}")
+    otherwise.append(rule | {"beside": sign})
   require, others_require = _untied(card["require"]), _untied(more["require"])
   if require != others_require:
     raise NoCard(f"with {said} it asks for other sizes")
   if more["require"] == card["require"]:
     require = card["require"]  # embeddings are as they were
-  out = {**card, "card": dict(card["card"]), "require": require, "rules": list(known.values())}
+  out = {**card, "card": dict(card["card"]), "require": require, "rules": [*otherwise, *known.values()]}
   prove(teacher, out, models[:2], models[2])
   proved = "; ".join(prove(teacher, out, others[:2], others[2]))
-  out["card"]["proof"] += f"; with {said}: {proved}"
+  first = str(card["card"]["proof"]).partition("; with ")[0]
+  out["card"]["proof"] += f"; with {said}: {'the same' if proved == first else proved}"
   return out
+
+
+def _key(rule: Rule) -> tuple[str, ...]:
+  """Which tensors a rule is for, and what it makes of them."""
+  return (rule["match"], rule.get("name", ""), *map(str, rule.get("shape", ())))
+
+
+def _only_in(models: Sequence[pathlib.Path], others: Sequence[pathlib.Path]) -> str | None:
+  """A tensor that all of these models have and none of the others, by which rules can tell them apart."""
+  names, without = ([{t.name for t in reshard.open_model(of).tensors} for of in some] for some in (models, others))
+  found = set[str].intersection(*names) - set[str]().union(*without)
+  return min((name for name in found if not re.search(r"\d", name)), key=lambda name: (len(name), name), default=None)
+
+
+def _yield_to(rule: Rule, other: Rule) -> None:
+  """Has a rule leave tensors to the same rule for another shape, where the sizes of a model make both shapes one."""
+  one, two = rule.get("shape"), other.get("shape")
+  if one and two and one != two and _key(rule)[:2] == _key(other)[:2] and len(one) == len(two):
+    rule["when"] = " || ".join(f"{a} != {b}" for a, b in zip(one, two, strict=True) if a != b)
 
 
 def _untied(require: Sequence[Mapping[str, str]]) -> list[Mapping[str, str]]:
@@ -270,6 +296,8 @@ def _sizes_in(rule: Any) -> Iterator[str]:
   for key, value in rule.items() if isinstance(rule, dict) else ():
     if isinstance(value, str) and key in ("begin", "end", "period", "granule", "multiple", "interleave", "of"):
       yield value
+    elif key == "shape":
+      yield from map(str, value)
     else:
       yield from _sizes_in(value)
 

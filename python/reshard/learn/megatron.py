@@ -14,19 +14,25 @@ from typing import Any
 import reshard
 from reshard import _core
 from reshard.learn import megatron_world as world  # before anything of megatron
+from reshard.learn.apart import is_index, say_apart, taken_apart
 from reshard.learn.configs import defaults_of, numbers_of, tied_names
 from reshard.learn.engines import LAYERS
 from reshard.learn.evidence import Held, Sight, Unfit, filled, numbers_in, skeleton
 from reshard.learn.fit import Seen
-from reshard.learn.kinds import Rule, wildcards
+from reshard.learn.kinds import Rule, is_of, wildcards
 from reshard.learn.learner import TIED, TIES, Learned, NoCard, Row, Sizes
+from reshard.learn.megatron_shards import shards
+from reshard.learn.shards import Tensors, check_shards, random_tensors
 from reshard.learn.turns import Turns, merged, straightened, turns_of
 from reshard.live._bridge import composed
 from reshard.live._megatron import of_descriptions
 from reshard.live._modules import held_by, values_of
+from reshard.live._parts import Held as PartHeld
 
 from megatron.bridge import AutoBridge  # isort: skip
 from megatron.bridge.models.conversion.model_bridge import get_model_bridge  # isort: skip
+from megatron.bridge.models.model_provider import _apply_mixed_precision_wrapper  # isort: skip
+from megatron.core.transformer.module import Float16Module  # isort: skip
 
 __all__ = [
   "DTYPE", "FRAMEWORK", "RELEASE", "SEEN_AT", "classes", "defaults_of", "finish", "layout_of", "numbers_of", "rows",
@@ -51,6 +57,8 @@ _MULTIPLE = 128  # Megatron's make_vocab_size_divisible_by
 #: A flag of configs that is flipped by itself.
 FLAGS = ("tie_word_embeddings",)
 _HEADS = ("num_attention_heads", "text_config.num_attention_heads")
+_TOWER_HEADS = ("vision_config.num_heads", "vision_config.num_attention_heads")
+_LAYERS = ".decoder.layers."
 
 
 def classes() -> list[str]:
@@ -61,15 +69,17 @@ def classes() -> list[str]:
 def rows(card: Mapping[str, Any]) -> list[Row]:
   """With stages and, if there are any, experts."""
   out = [Row(model, sizes, True) for model in (0, 1) for sizes in SEEN_AT]
+  # A tower may give features to several layers, all of which must then be on the first stage.
+  model, stages = (0, 2) if any("deepstack" in rule["match"] for rule in card["rules"]) else (1, 5)
   out += [
     Row(2, {"tp": 2}, False), Row(0, {"tp": 8}, False, may_fail=True), Row(0, {"pp": 2}, True),
-    Row(1, {"pp": 5}, False), Row(2, {"tp": 2, "pp": 3}, False),
+    Row(model, {"pp": stages}, stages == 2), Row(2, {"tp": 2, "pp": 3}, False),
   ]  # fmt: skip
   if any(where["axis"] == "ep" for rule in card["rules"] for where in rule.get("where", ())):
     out += [
       Row(0, {"ep": 2}, False), Row(0, {"tp": 2, "ep": 4, "etp": 1}, False),
       Row(2, {"tp": 2, "ep": 3, "etp": 2}, False, (0, 1, 5)),
-      Row(1, {"tp": 4, "ep": 2, "etp": 2, "pp": 5}, False, (0, 7, 19)),
+      Row(model, {"tp": 4, "ep": 2, "etp": 2, "pp": stages}, False, (0, 4 * stages // 2 - 1, 4 * stages - 1)),
     ]  # fmt: skip
   return out
 
@@ -94,13 +104,39 @@ def _layout_of(
   count = pp * max(tp, etp * ep)
   model = reshard.open_model(folder)
   said: list[Any] = [None] * count
+  loaded: dict[int, Tensors] = {}
   for rank in range(count) if ranks is None else ranks:
     with world.rank_of(count, rank, **keys) as groups:
       modules = [_module(folder, keys, groups)]
       held = held_by(modules)
-      full = composed(_bridge(folder), modules, held, model)
+      full = _full(folder, modules, held, model)
       said[rank] = {"held": [one.pack() for one in held], "keys": values_of(modules), "full": full}
-  return of_descriptions(said, model)
+      if tp > 1 or etp > 1:
+        cut = [one for one in held if not _VOCABULARY.search(one.name)]  # mappings do not pad it
+        loaded[rank] = shards(_bridge(folder), modules, cut, _random_tensors(folder))
+  layout = of_descriptions(said, model)
+  there = Sight.of(layout, of, {}, 0).ranks if loaded else {}
+  for rank, found in loaded.items():
+    check_shards(there[rank].values(), found, _random_tensors(folder), rank)
+  return layout
+
+
+_FULL: dict[tuple[Any, ...], str] = {}
+
+
+def _full(folder: pathlib.Path, modules: Any, held: Sequence[PartHeld], model: reshard.Model) -> str:
+  """What a rank's full tensors are made of: ranks that have shards of the same ones say the same."""
+  key = (folder, *sorted((one.whole, one.shape, one.dtype) for one in held))
+  if key not in _FULL:
+    if len(_FULL) >= 64:
+      _FULL.pop(next(iter(_FULL)))
+    _FULL[key] = composed(_bridge(folder), modules, held, model)
+  return _FULL[key]
+
+
+@functools.lru_cache(maxsize=6)
+def _random_tensors(folder: pathlib.Path) -> Tensors:
+  return random_tensors(reshard.open_model(folder))
 
 
 @functools.lru_cache(maxsize=6)
@@ -119,14 +155,17 @@ def _module(folder: pathlib.Path, keys: Mapping[str, int], groups: Any) -> Any:
   provider.make_vocab_size_divisible_by = _MULTIPLE
   provider.finalize()
   provider._pg_collection = groups
-  return provider.provide(groups.pp.rank() == 0, groups.pp.rank() == groups.pp.size() - 1)
+  module = provider.provide(groups.pp.rank() == 0, groups.pp.rank() == groups.pp.size() - 1)
+  # As it is trained: all in 16 bits, a tower too, but for what stays in F32.
+  half = provider.fp16 or provider.bf16
+  return _apply_mixed_precision_wrapper([module], provider, Float16Module)[0] if half else module
 
 
 def sight(
   folder: pathlib.Path, sizes: Sizes, model: int, ranks: Sequence[int] | None = None
 ) -> Sight:
   """Parts that take turns are seen one after the other: finish() says that they take turns."""
-  seen = Sight.of(layout_of(folder, sizes, ranks), sizes, numbers_of(folder), model)
+  seen = taken_apart(Sight.of(layout_of(folder, sizes, ranks), sizes, numbers_of(folder), model))
   turns = _turns(folder)
   out: dict[int, dict[str, Held]] = {}
   for rank, held in seen.ranks.items():
@@ -142,7 +181,7 @@ def sight(
 @functools.lru_cache(maxsize=6)
 def _turns(folder: pathlib.Path) -> dict[str, Turns]:
   """By local tensor of one rank that has them all."""
-  whole = Sight.of(layout_of(folder, {}), {}, {}, 0).ranks[0]
+  whole = taken_apart(Sight.of(layout_of(folder, {}), {}, {}, 0)).ranks[0]
   found = {name: turns_of(held) for name, held in whole.items()}
   return {name: turns for name, turns in found.items() if turns is not None}
 
@@ -168,7 +207,14 @@ def finish(learned: Learned, found: Mapping[str, Sequence[Seen]]) -> dict[str, A
   _tell_apart(learned, found)
   if ties.tied:
     learned.rules.extend(_tied(learned, ties.say(1)))
-  divided = [f"({key} ?? tp) % tp == 0" for key in _HEADS if key in numbers[0]]
+  for kind, rule in learned.rules:
+    try:
+      say_apart(rule, [learned.sight(model, {}) for model in range(len(learned.folders))], learned.terms)
+    except Unfit as error:
+      raise NoCard(f"'{kind}': {error}") from None
+  alternate = [str(rule.get("interleave", "")) for _, rule in learned.rules]
+  keys = [*_HEADS, *(key for key in _TOWER_HEADS if any(key in text for text in alternate))]
+  divided = [f"({key} ?? tp) % tp == 0" for key in keys if key in numbers[0]]
   require = [
     {"that": "tp * cp * dp % (etp * ep) == 0", "says": "etp * ep must divide tp * cp * dp, the ranks of a stage"},
     *({"that": that, "says": "tp must divide the number of attention heads"} for that in divided),
@@ -261,7 +307,7 @@ def _numbers_of(seen: Sequence[Seen], match: str) -> Places:
 def _beside(kind: str, match: str, own: Places, others: Sequence[Places], learned: Learned) -> str:
   candidates: dict[str, dict[int, set[tuple[int, ...]]]] = {}
   for model in own:
-    for name in learned.sight(model, {}).shapes:
+    for name in filter(lambda name: not is_index(name), learned.sight(model, {}).shapes):
       candidates.setdefault(skeleton(name), {}).setdefault(model, set()).add(numbers_in(name))
   for name, there in sorted(candidates.items(), key=lambda pair: (len(pair[0]), pair[0])):
     if name.count("#") == match.count("#") and all(
@@ -272,14 +318,16 @@ def _beside(kind: str, match: str, own: Places, others: Sequence[Places], learne
 
 
 def _where(kind: str, rule: Rule, learned: Learned, layers: str) -> Iterator[dict[str, Any]]:
-  """The stage, of layers or of what begins and ends the model, and the rank of an expert. A guess: it is predicted."""
-  at = wildcards(rule)
-  if ".decoder.layers.#" in f".{kind}":
-    number = f".{kind}".partition(".decoder.layers.#")[0].count("#")
-    yield {"axis": "pp", "number": at.index(number) + 1, "of": layers, "renumber": True}
-  else:
-    last = any(f".{name}" in f".{kind}" for name in ("decoder.", "output_layer.", "mtp."))
-    yield {"axis": "pp", "at": -1 if last else 0}
+  """The stage, of layers or as seen at two stages, and the rank of an expert. A guess: it is predicted."""
+  at, two = wildcards(rule), learned.sight(0, {"pp": 2}).ranks
+  before, _, after = f".{kind}".partition(_LAYERS)
+  if after.startswith("#") and any(f".{name}".startswith(before + _LAYERS) for name in two[1]):
+    yield {"axis": "pp", "number": at.index(before.count("#")) + 1, "of": layers, "renumber": True}
+  else:  # a tower has layers, too, all of them on one stage
+    stages = [stage for stage, held in two.items() if any(is_of(kind, name) for name in held)]
+    if not stages:
+      raise NoCard(f"'{kind}' is on no stage of two")
+    yield {"axis": "pp", "at": -stages[0], **({"or_last": True} if len(stages) > 1 else {})}
   if _EXPERT_KIND.search(kind):
     experts = _experts(kind, learned)
     yield {"axis": "ep", "number": at.index(kind.count("#") - 1) + 1, "of": experts, "renumber": True}

@@ -33,13 +33,15 @@ class Sizes:
   linear_heads: int = 24  # of keys in linear attention
   linear_dim: int = 20  # of one of them
   tower: int = 48  # the hidden size of towers
+  tower_heads: int = 4
   tower_width: int = 80
   kernel: int = 4  # of convolutions over time
+  shared_width: int | None = None  # of shared experts, if not that of the others
 
 
 #: What learning sees, and what it does not see before a card is accepted.
-SEEN = (Sizes(), Sizes(12, 4, 40, 288, 320, 5, 333, 8, 120, 4, 28, 40, 8, 32, 160, 208, 3))
-UNSEEN = Sizes(16, 2, 48, 384, 448, 6, 401, 6, 88, 16, 20, 32, 40, 28, 112, 136, 5)
+SEEN = (Sizes(), Sizes(12, 4, 40, 288, 320, 5, 333, 8, 120, 4, 28, 40, 8, 32, 160, 20, 208, 3))
+UNSEEN = Sizes(16, 2, 48, 384, 448, 6, 401, 6, 88, 16, 20, 32, 40, 28, 112, 14, 136, 5)
 
 _HIDDEN = ("hidden_size", "n_embd", "d_model", "embed_dim", "dim", "hidden_dim", "out_hidden_size", "emb_dim",
            "projection_dim", "proj_hidden_size", "text_hidden_size", "output_hidden_size", "n_embed")  # fmt: skip
@@ -57,9 +59,8 @@ _EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_exp
             "moe_num_primary_experts")  # fmt: skip
 _CHOSEN = ("num_experts_per_tok", "moe_k", "moe_topk", "num_experts_per_token", "experts_per_token", "top_k_experts",
            "moe_top_k")  # fmt: skip
-_EXPERT_WIDTH = ("moe_intermediate_size", "shared_expert_intermediate_size", "expert_ffn_hidden_size",
-                 "moe_ffn_hidden_size", "shared_intermediate_size", "expert_intermediate_size",
-                 "moe_shared_expert_intermediate_size")  # fmt: skip
+_EXPERT_WIDTH = ("moe_intermediate_size", "expert_ffn_hidden_size", "moe_ffn_hidden_size", "expert_intermediate_size")
+_SHARED_WIDTH = ("shared_expert_intermediate_size", "shared_intermediate_size", "moe_shared_expert_intermediate_size")
 _FIXED: dict[str, Any] = {
   "n_group": 1, "topk_group": 1, "first_k_dense_replace": 1, "num_nextn_predict_layers": 0, "mtp_num_hidden_layers": 0,
   "max_position_embeddings": 128, "n_positions": 128, "max_sequence_length": 128, "q_lora_rank": 48,
@@ -185,9 +186,9 @@ def _sizes_of(
   if tower:
     return [
       (_HIDDEN, sizes.tower),
-      (_HEADS, 4),
-      (_KV_HEADS, 4),
-      (_HEAD_DIM, sizes.tower // 4),
+      (_HEADS, sizes.tower_heads),
+      (_KV_HEADS, sizes.tower_heads),
+      (_HEAD_DIM, sizes.tower // sizes.tower_heads),
       (_INTERMEDIATE, sizes.tower_width),
       (_LAYERS, 2),
       (("out_hidden_size", "text_hidden_size"), sizes.hidden),
@@ -205,6 +206,7 @@ def _sizes_of(
     (_EXPERTS, sizes.experts),
     (_CHOSEN, 1 if one else 2),
     (_EXPERT_WIDTH, sizes.expert_width),
+    (_SHARED_WIDTH, sizes.shared_width or sizes.expert_width),
     (("linear_num_key_heads",), sizes.linear_heads),
     (("linear_num_value_heads",), 2 * sizes.linear_heads),
     (("conv_kernel", "mamba_d_conv", "linear_conv_kernel_dim", "conv_L_cache"), sizes.kernel),

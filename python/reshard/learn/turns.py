@@ -30,14 +30,33 @@ class Turns:
 def turns_of(held: Held) -> Turns | None:
   """How the parts of a whole tensor alternate; None: they do not."""
   runs = _runs(held.pieces)
-  if not runs or len({name for name, _, _ in runs}) < 2:
-    return None
+  if len({name for name, _, _ in runs}) < 2:
+    return _of_one(held.pieces) if len(runs) > 1 else None
   for length in range(2, len(runs) // 2 + 1):
     turns, rest = divmod(len(runs), length)
     names = [(name, size) for name, size, _ in runs]
     if not rest and names == names[:length] * turns:
       return Turns(turns, tuple(size for _, size in names[:length]))
   return None
+
+
+def _of_one(pieces: Sequence[Piece]) -> Turns | None:
+  """How runs of one tensor alternate, such as the queries, keys and values of a fused projection: a turn ends where rows
+  begin again before the last ones."""
+  turns: list[list[tuple[int, int]]] = []
+  for piece in sorted(pieces, key=lambda p: p.at):
+    along = _along(piece)
+    assert along is not None
+    rows = (piece.begin[along], piece.end[along])
+    if not turns or rows[0] < turns[-1][-1][1]:
+      turns.append([rows])
+    elif rows[0] == turns[-1][-1][1]:
+      turns[-1][-1] = (turns[-1][-1][0], rows[1])
+    else:
+      turns[-1].append(rows)
+  lengths = tuple(end - begin for begin, end in turns[0])
+  wanted = [[(b + t * n, e + t * n) for (b, e), n in zip(turns[0], lengths, strict=True)] for t in range(len(turns))]
+  return Turns(len(turns), lengths) if len(lengths) > 1 and turns == wanted else None
 
 
 def _runs(pieces: Sequence[Piece]) -> list[tuple[str, int, int]]:

@@ -36,7 +36,7 @@ def composed(bridge: Any, modules: Any, held: Iterable[Held], model: reshard.Mod
   Raises InvalidArgumentError for what is no bridge, and TracingError for a mapping that computes other values than those
   of the known maps.
   """
-  made = _model_bridge(bridge)
+  made = model_bridge(bridge)
   if not callable(getattr(made, "mapping_registry", None)):
     raise reshard.InvalidArgumentError(f"bridge: a {type(bridge).__name__} has no mapping_registry()")
   registry, names = made.mapping_registry(), {t.name for t in model.tensors}
@@ -44,21 +44,23 @@ def composed(bridge: Any, modules: Any, held: Iterable[Held], model: reshard.Mod
   mappings = {}
   for whole in wholes:
     mapping = registry.megatron_to_hf_lookup(whole)
-    if mapping is not None and set(_parts(mapping).values()) <= names:
+    if mapping is not None and set(parts_of(mapping).values()) <= names:
       mappings[whole] = mapping
   if not mappings:
     return ""
 
-  with _one_rank(), _owners(modules) as owners:
+  mapped = {whole: wholes[whole] for whole in mappings}
+  # Mappings of experts in one tensor tell by a parameter's shape how the file stores them.
+  stacked = [mapped[whole] for whole, mapping in mappings.items() if getattr(mapping, "is_grouped_export", False)]
+  with _one_rank(), owners_of(modules) as owners, _whole_parameters(owners, stacked):
 
     def load(module: torch.nn.Module, weights: Iterator[tuple[str, torch.Tensor]]) -> None:
-      given, own, loader = dict(weights), dict(module.named_parameters()), _fresh(made)
+      given, own, loader = dict(weights), dict(module.named_parameters()), fresh(made)
       for whole, mapping in mappings.items():
-        value = mapping.hf_to_megatron(_taken(loader, mapping, given), owners[wholes[whole].name])
+        value = mapping.hf_to_megatron(taken(loader, mapping, given), owners[wholes[whole].name])
         own[whole].data[: value.shape[0]].copy_(value)  # a padded vocabulary has more rows
 
-    found = trace(lambda _: _built({whole: wholes[whole] for whole in mappings}), load, model, name="megatron-bridge",
-                  omit=False)  # fmt: skip
+    found = trace(lambda _: _built(mapped), load, model, name="megatron-bridge", omit=False)
   return text_of(found.layout)
 
 
@@ -70,7 +72,7 @@ def text_of(layout: reshard.Layout) -> str:
     return path.read_text()
 
 
-def _model_bridge(bridge: Any) -> Any:
+def model_bridge(bridge: Any) -> Any:
   """The MegatronModelBridge of an AutoBridge, which makes a new one each time and tells it the config when it loads."""
   made = getattr(bridge, "_model_bridge", bridge)
   if made is not bridge:
@@ -79,7 +81,7 @@ def _model_bridge(bridge: Any) -> Any:
   return made
 
 
-def _fresh(bridge: Any) -> Any:
+def fresh(bridge: Any) -> Any:
   """A copy of a bridge with empty caches: bridges cache what they load."""
   found = copy.copy(bridge)
   for name, value in vars(type(bridge)()).items():
@@ -89,7 +91,7 @@ def _fresh(bridge: Any) -> Any:
 
 
 @contextlib.contextmanager
-def _owners(modules: Any) -> Iterator[dict[str, torch.nn.Module]]:
+def owners_of(modules: Any) -> Iterator[dict[str, torch.nn.Module]]:
   """{name of a tensor: the module that has it}. Mappings read the config of a module; one without borrows its model's."""
   found: dict[str, torch.nn.Module] = {}
   borrowed: list[Any] = []
@@ -107,12 +109,28 @@ def _owners(modules: Any) -> Iterator[dict[str, torch.nn.Module]]:
       del part.config
 
 
-def _parts(mapping: Any) -> dict[str, str]:
+@contextlib.contextmanager
+def _whole_parameters(owners: Mapping[str, torch.nn.Module], held: Iterable[Held]) -> Iterator[None]:
+  """Gives modules these parameters as they would have them on one rank, without memory."""
+  before = []
+  for one in held:
+    own, key = owners[one.name]._parameters, one.name.rpartition(".")[2]
+    if own.get(key) is not None and tuple(own[key].shape) != one.shape:
+      before.append((own, key, own[key]))
+      own[key] = torch.nn.Parameter(torch.empty(one.shape, dtype=own[key].dtype, device="meta"), requires_grad=False)
+  try:
+    yield
+  finally:
+    for own, key, was in before:
+      own[key] = was
+
+
+def parts_of(mapping: Any) -> dict[str, str]:
   names = mapping.hf_param
   return {"": names} if isinstance(names, str) else dict(names)
 
 
-def _taken(bridge: Any, mapping: Any, given: Mapping[str, torch.Tensor]) -> Any:
+def taken(bridge: Any, mapping: Any, given: Mapping[str, torch.Tensor]) -> Any:
   """The checkpoint's tensors as a mapping takes them."""
   change = getattr(bridge, "maybe_modify_loaded_hf_weight", None)
   if change is not None:

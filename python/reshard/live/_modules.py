@@ -275,7 +275,15 @@ class _Describer:
     return [rows // stride] * stride
 
   def _is_gated(self, name: str) -> bool:
-    return bool(getattr(self._config, "gated_linear_unit", False)) and not self._interleaved(name)
+    return bool(getattr(self._config_of(name), "gated_linear_unit", False)) and not self._interleaved(name)
+
+  def _config_of(self, name: str) -> Any:
+    """The config of the innermost module around a tensor that has one: a tower's is not its model's."""
+    at, found = self._chunk.module, self._config
+    for part in name.split("."):
+      found = getattr(at, "config", None) or found
+      at = at._modules.get(part)
+    return found
 
   def _interleaved(self, name: str) -> bool:
     """Whether gates and ups alternate, so that each rank has whole blocks of both."""
