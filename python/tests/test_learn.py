@@ -328,6 +328,35 @@ def test_expressions_are_those_of_all_models():
     terms.of([7, 11], [70, 99])
 
 
+def test_the_rows_of_kv_heads_are_no_product_of_counts():
+  """2 * kv * heads has the same values here, by chance."""
+  configs = [{"hidden_size": 128, "num_attention_heads": 8, "num_key_value_heads": 2}]
+  configs += [{"hidden_size": 288, "num_attention_heads": 12, "num_key_value_heads": 4}]
+  assert Terms(configs, {}).of([32, 96], [192, 480]) == (
+    "hidden_size / num_attention_heads * (num_key_value_heads ?? num_attention_heads)"
+  )
+
+
+def test_a_nested_tower_has_the_names_of_published_checkpoints(tmp_path):
+  transformers = pytest.importorskip("transformers")
+  from reshard.learn import published, tiny
+
+  config = tiny.config_of("Gemma3ForConditionalGeneration", tiny.SEEN[0])
+  model = transformers.Gemma3ForConditionalGeneration._from_config(config, dtype=BF16)
+  model.save_pretrained(tmp_path)
+  written = safetensors_torch.load_file(tmp_path / "model.safetensors")
+  published.publish(model, tmp_path)
+  named = safetensors_torch.load_file(tmp_path / "model.safetensors")
+  changed = {name: name.replace("vision_tower.", "vision_tower.vision_model.") for name in written}
+  assert named.keys() == set(changed.values()) and "vision_tower.vision_model.post_layernorm.weight" in named
+  assert all(torch.equal(named[changed[name]], t) for name, t in written.items())
+  published.publish(model, tmp_path)  # has the names already
+  assert safetensors_torch.load_file(tmp_path / "model.safetensors").keys() == named.keys()
+  loaded, problems = transformers.AutoModelForImageTextToText.from_pretrained(tmp_path, output_loading_info=True)
+  assert not problems["missing_keys"] and not problems["unexpected_keys"]
+  assert all(torch.equal(a, b) for a, b in zip(model.parameters(), loaded.parameters(), strict=True))
+
+
 def held_of(rows, pieces):
   """A local tensor of (tensor, first row, last row, place) in order."""
   boxes = [Piece(name, (begin, 0), (end, 5), (at, 0), (0, 1)) for name, begin, end, at in pieces]

@@ -13,18 +13,20 @@ import dataclasses
 import importlib
 import json
 import logging
+import multiprocessing
 import os
 import pathlib
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 import transformers
 
 from reshard.learn import NoCard, card_text, extended, learn, prove, tiny
+from reshard.learn.published import publish
 from reshard.learn.stored import STORED, Stored, store
 
 
@@ -70,11 +72,26 @@ def main() -> int:
   wrong, of = 0, chosen.classes or (there if chosen.check else sorted(known))
   for name in of:
     begin = time.monotonic()
-    said, good = _one(teacher, name, chosen.folder, chosen.check) if name in known else (missing, False)
+    said, good = _apart(_one, teacher, name, chosen.folder, chosen.check) if name in known else (missing, False)
     wrong += not good
     print(f"{name}: {said} ({time.monotonic() - begin:.0f} s)", flush=True)
   print(f"{len(of) - wrong} of {len(of)}")
   return int(chosen.check and wrong > 0)
+
+
+def _apart(run: Callable[..., tuple[str, bool]], *arguments: Any) -> tuple[str, bool]:
+  """What `run` returns, in a process of its own: a framework keeps what it registered for a class."""
+  receive, send = multiprocessing.Pipe(duplex=False)
+  process = multiprocessing.get_context("fork").Process(target=lambda: send.send(run(*arguments)))
+  process.start()
+  send.close()
+  try:
+    return receive.recv()  # type: ignore[no-any-return]
+  except EOFError:
+    process.join()
+    return f"its process ended with {process.exitcode}", False
+  finally:
+    process.join()
 
 
 def _one(teacher: Any, name: str, folder: pathlib.Path, check: bool) -> tuple[str, bool]:
@@ -132,13 +149,14 @@ def checkpoints(
 def checkpoint(
   folder: pathlib.Path, architecture: str, sizes: tiny.Sizes, flipped: Sequence[str] = (), stored: Stored | None = None
 ) -> pathlib.Path:
-  """A small checkpoint of a class, as transformers writes it, or in another form."""
+  """A small checkpoint of a class, as transformers writes it, by the names of published ones; or in another form."""
   config = tiny.config_of(architecture, sizes, flipped)
   if stored is not None and stored.last is not None:
     decoder = config.get_text_config()
     decoder.layer_types = [*decoder.layer_types[:-1], stored.last]
   model = getattr(transformers, architecture)._from_config(config, dtype=torch.bfloat16)
   model.save_pretrained(folder)
+  publish(model, folder)
   if stored is not None:
     store(folder, stored)
   return folder

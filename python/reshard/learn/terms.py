@@ -75,6 +75,7 @@ class Terms:
     for k, n in ((2, 3), (3, 4), (5, 6)):
       yield f"{k} * extent / {n}", _each(lambda e, k=k, n=n: _whole(k * e, n), extents)
     yield from keys
+    yield from self._of_head_rows()
     yield from products
     for text, values in [*keys, *products]:
       yield f"2 * {text}", _each(lambda v: 2 * v, values)
@@ -85,6 +86,19 @@ class Terms:
       yield f"{a} / {b}", _each(_whole, u, v)
       yield f"{a} + {b}", _each(lambda x, y: x + y, u, v)
     yield from self._of_three(keys)
+
+  def _of_head_rows(self) -> Iterator[tuple[str, Values]]:
+    """The rows of KV heads whose size no key gives."""
+    for key, hidden in self._keys.items():
+      prefix, _, last = key.rpartition("hidden_size")
+      heads = f"{prefix}num_attention_heads"
+      if last or heads not in self._keys:
+        continue
+      size = _each(_whole, hidden, self._keys[heads])
+      for kv in (f"{prefix}num_key_value_heads", f"{prefix}num_kv_heads"):
+        if kv in self._keys:
+          text = f"{self.text_of(key)} / {self.text_of(heads)} * {self.text_of(kv)}"
+          yield text, _each(lambda n, q: n * q, self._keys[kv], size)
 
   @staticmethod
   def _of_three(keys: Sequence[tuple[str, Values]]) -> Iterator[tuple[str, Values]]:

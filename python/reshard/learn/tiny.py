@@ -81,10 +81,15 @@ _PUBLISHED: dict[str, Callable[[Sizes], dict[str, Any]]] = {
   "afmoe": lambda _: {"score_func": "sigmoid", "route_norm": True, "n_group": 1, "topk_group": 1},
   "deepseek_v2": lambda _: {"moe_layer_freq": 1, "num_experts_per_tok": 2, "topk_method": "greedy", "scoring_func": "softmax", "n_group": 1, "topk_group": 1},
   "deepseek_v3": lambda _: {"moe_layer_freq": 1, "topk_method": "noaux_tc", "scoring_func": "sigmoid"},
+  "deepseek_v32": lambda _: {"first_k_dense_replace": 3, "moe_layer_freq": 1, "topk_method": "noaux_tc", "scoring_func": "sigmoid"},
   "exaone4": lambda _: {"sliding_window_pattern": "LLLG"},
   "gemma2": lambda _: {"hidden_act": "gelu_pytorch_tanh"},
+  "glm4_moe": lambda s: {"head_dim": s.head_dim},
   "glm4_moe_lite": lambda _: {"first_k_dense_replace": 1},
+  "glm_moe_dsa": lambda _: {"first_k_dense_replace": 3, "moe_layer_freq": 1, "topk_method": "noaux_tc", "scoring_func": "sigmoid"},
+  "gptj": lambda s: {"rotary_dim": s.hidden // s.heads // 2},
   "hy_v3": lambda s: {"first_k_dense_replace": 1, "expert_hidden_dim": s.expert_width, "route_norm": True, "qk_norm": True},
+  "kimi_linear": lambda _: {"mla_use_nope": True},
   "lfm2": lambda s: {
     "block_dim": s.hidden, "conv_dim": s.hidden, "block_multiple_of": 16, "block_ffn_dim_multiplier": 1.0,
     "block_auto_adjust_ff_dim": False, "layer_types": _alternating("conv", "full_attention", s.layers),
@@ -95,14 +100,18 @@ _PUBLISHED: dict[str, Callable[[Sizes], dict[str, Any]]] = {
   },
   "glm4v_text": lambda _: {"attention_bias": True},
   "glm4v_moe_text": lambda s: {"head_dim": s.hidden // s.heads, "use_qk_norm": False},
+  "phi3": lambda s: {"num_key_value_heads": s.kv_heads},
   "persimmon": lambda _: {"partial_rotary_factor": 0.5},
   "phi": lambda _: {"partial_rotary_factor": 0.5},
   "qwen2_vl_vision": lambda _: {"in_chans": 3},
   "qwen3_5_moe_text": lambda _: {"full_attention_interval": 4},
   "qwen3_5_text": lambda _: {"full_attention_interval": 4},
+  "qwen3_vl_moe_text": lambda _: {"norm_topk_prob": True},
   "qwen3_next": lambda _: {"full_attention_interval": 4},
   "minimax_m2": lambda s: {"rotary_dim": s.head_dim // 2, "scoring_func": "sigmoid", "use_routing_bias": True},
 }  # fmt: skip
+#: Parts that published configs of a model type have, and configs by default do not.
+_PARTS = {"gemma4": ("vision_config",), "gemma4_unified": ("vision_config",)}
 _DROPPED = ("transformers_version", "architectures", "id2label", "label2id")
 _TOWERS = ("vision", "audio", "visual", "encoder", "sound", "image", "sam", "vq", "patcher")
 #: Keys that add or remove tensors, if a class has them.
@@ -155,7 +164,8 @@ def _shrunk(
       if type(values.get(name)) is int or (whole and name in values and values[name] is None):
         out[name] = size
   for name, size in _FIXED.items():
-    if type(values.get(name)) is int or (whole and name in values and values[name] is None):
+    set_off = values.get(name) == 0 and size > 0  # by default: the class lacks what has this size
+    if not set_off and (type(values.get(name)) is int or (whole and name in values and values[name] is None)):
       out[name] = size
   out.update({n: size for n, size in _FIXED_LISTS.items() if values.get(n) is not None})
   _fit(out, sizes)
@@ -167,6 +177,8 @@ def _shrunk(
     elif name.endswith(("_token_id", "_token_index")) and value is not None:
       out[name] = 1
   for name, sub in (getattr(of, "sub_configs", None) or {}).items():
+    if out.get(name) is None and name in _PARTS.get(of.model_type, ()):
+      out[name] = sub().to_dict()
     if isinstance(out.get(name), dict):
       kind = out[name].get("model_type")
       known = transformers.CONFIG_MAPPING[kind] if kind in transformers.CONFIG_MAPPING else sub

@@ -11,11 +11,15 @@ taken over while a rank is built.
 
 import contextlib
 import dataclasses
+import importlib.abc
+import importlib.machinery
+import importlib.util
 import json
 import os
 import sys
+import types
 import unittest.mock
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -28,6 +32,9 @@ import reshard
 from reshard import _core
 from reshard.tracing import Traced
 from reshard.tracing._engines import RankGroup, engine_keys, fake_world, load_weights, trace_ranks
+
+#: Packages of kernels for GPUs.
+_KERNEL_PACKAGES = ("cutlass", "cuda")
 
 __all__ = ["VllmRanks", "layout", "of_notation", "trace_vllm"]
 
@@ -81,6 +88,63 @@ class _TakesWeights:
   def __init__(self, *_: Any, **__: Any) -> None: ...
 
 
+class _AbsentPackages(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+  """Finds stand-ins for packages of kernels for GPUs, which models import and do not call while they are built."""
+
+  def __init__(self, names: Iterable[str]) -> None:
+    self._names = set(names)
+
+  def find_spec(self, name: str, *_: Any) -> importlib.machinery.ModuleSpec | None:
+    root = name.partition(".")[0]
+    return importlib.machinery.ModuleSpec(name, self, is_package=True) if root in self._names else None
+
+  def create_module(self, spec: importlib.machinery.ModuleSpec) -> types.ModuleType:
+    module = types.ModuleType(spec.name)
+    module.__getattr__ = lambda _: unittest.mock.MagicMock()  # type: ignore[method-assign]
+    return module
+
+  def exec_module(self, module: types.ModuleType) -> None: ...
+
+
+@contextlib.contextmanager
+def _absent_packages() -> Iterator[None]:
+  import vllm.triton_utils
+
+  absent = [name for name in _KERNEL_PACKAGES if importlib.util.find_spec(name) is None]
+  finder, before = _AbsentPackages(absent), set(sys.modules)
+  sys.meta_path.append(finder)
+  try:
+    with contextlib.ExitStack() as stack:
+      replace = unittest.mock.patch.object
+      stack.enter_context(replace(vllm.triton_utils.triton, "set_allocator", lambda *_: None, create=True))
+      if not torch.cuda.is_available():
+        stack.enter_context(replace(torch.cuda, "Stream", unittest.mock.MagicMock()))
+      yield
+  finally:
+    sys.meta_path.remove(finder)
+    for name in set(sys.modules) - before:
+      if name.partition(".")[0] in absent:
+        del sys.modules[name]
+
+
+def _attention_backend(choose: Callable[..., Any]) -> Callable[..., Any]:
+  """`choose` with a stand-in for sparse attention where the machine has none: it holds no parameters."""
+  backend = unittest.mock.MagicMock()
+  backend.get_impl_cls.return_value = lambda **_: types.SimpleNamespace(
+    is_sparse=True, supports_dense_mha_prefill=False, dcp_world_size=1
+  )
+
+  def chosen(*arguments: Any, attn_selector_config: Any, **more: Any) -> Any:
+    try:
+      return choose(*arguments, attn_selector_config=attn_selector_config, **more)
+    except NotImplementedError:
+      if not attn_selector_config.use_sparse:
+        raise
+      return backend
+
+  return chosen
+
+
 @contextlib.contextmanager
 def assumed_kernels() -> Iterator[None]:
   """While no kernel is there to choose: names and shapes of parameters do not depend on it, but
@@ -88,6 +152,7 @@ def assumed_kernels() -> Iterator[None]:
   from vllm.model_executor.kernels import linear as linear_kernels
   from vllm.model_executor.layers import quantization
   from vllm.model_executor.layers.fused_moe import config as moe_config
+  from vllm.v1.attention import selector
 
   for method in ("fp8", "modelopt", "gpt_oss_mxfp4", "compressed-tensors", "auto_awq", "auto_gptq"):
     quantization.get_quantization_config(method)  # imports what is replaced below
@@ -116,6 +181,9 @@ def assumed_kernels() -> Iterator[None]:
     stack.enter_context(
       replace(moe_config.FusedMoEConfig, "__post_init__", check_all_but_kernels)
     )
+    stack.enter_context(_absent_packages())
+    choose = "_cached_get_attn_backend"
+    stack.enter_context(replace(selector, choose, _attention_backend(getattr(selector, choose))))
     yield
 
 
