@@ -35,6 +35,5 @@ endif()
 
 find_program(RESHARD_CCACHE ccache)
 if(RESHARD_CCACHE)
-  # ccache caches users of a precompiled header only with these settings. They are safe: no source uses __TIME__.
-  set(CMAKE_CXX_COMPILER_LAUNCHER ${CMAKE_COMMAND} -E env CCACHE_SLOPPINESS=pch_defines,time_macros ${RESHARD_CCACHE})
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${CMAKE_CURRENT_LIST_DIR}/ccache.sh ${RESHARD_CCACHE})
 endif()
