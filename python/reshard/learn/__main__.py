@@ -19,14 +19,15 @@ import pathlib
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 import transformers
 
 from reshard.learn import NoCard, card_text, extended, learn, prove, tiny
-from reshard.learn.published import publish
+from reshard.learn.learner import also_for, without_layers
+from reshard.learn.published import prefixes_of, publish, with_both_names
 from reshard.learn.stored import STORED, Stored, store
 
 
@@ -36,22 +37,40 @@ class Round:
 
   said    how, for `proof`
   flags   of the config that are flipped
-  stored  the form of their checkpoints; None: that of transformers
+  stored  the form of their checkpoints; None: that of published ones
+  towers  the prefixes of towers in published names, which these checkpoints do not have; None: they have them
   """
 
   said: str
   flags: Sequence[str] = ()
   stored: Stored | None = None
+  towers: Mapping[str, str] | None = None
 
   def checkpoints(self, root: pathlib.Path, name: str) -> list[pathlib.Path]:
-    return checkpoints(root, name, self.flags, self.stored)
+    return checkpoints(root, name, self.flags, self.stored, self.towers is None)
+
+  def added_to(
+    self, teacher: Any, card: dict[str, Any], models: Sequence[pathlib.Path], others: Sequence[pathlib.Path]
+  ) -> dict[str, Any]:
+    """The card, if it can also say what is held of these models. Raises NoCard."""
+    if self.towers is not None:
+      return also_for(teacher, card, with_both_names(card["rules"], self.towers), models, others, self.said)
+    if self.stored is not None and self.stored.omits:
+      return also_for(teacher, card, without_layers(card), models, others, self.said)
+    return extended(teacher, card, models, others, self.said)
 
 
 def _rounds(teacher: Any, name: str) -> list[Round]:
   of = [flags for flags in (tiny.flags_of(name), tiny.flags_of(name, getattr(teacher, "FLAGS", ()))) if flags]
   flipped = [Round(" and ".join(dict.fromkeys(f.rpartition(".")[2] + " flipped" for f in flags)), flags) for flags in of]
   model_type = getattr(transformers, name).config_class.model_type
-  return [*flipped, *(Round(stored.said, stored=stored) for stored in STORED.get(model_type, ()))]
+  forms = [form for form in STORED.get(model_type, ()) if not form.only or teacher.FRAMEWORK in form.only]
+  of_forms = [Round(form.said, stored=form) for form in forms]
+  with torch.device("meta"):
+    towers = prefixes_of(getattr(transformers, name)._from_config(tiny.config_of(name, tiny.SEEN[0])))
+  if towers and teacher.FRAMEWORK == "transformers":  # engines do not load these
+    of_forms.append(Round("towers named as transformers writes them", towers=towers))
+  return [*flipped, *of_forms]
 
 
 def main() -> int:
@@ -114,7 +133,7 @@ def _one(teacher: Any, name: str, folder: pathlib.Path, check: bool) -> tuple[st
     without = ""
     for i, one in enumerate(rounds):
       try:
-        made = extended(teacher, made, models, one.checkpoints(root / f"other{i}", name), one.said)
+        made = one.added_to(teacher, made, models, one.checkpoints(root / f"other{i}", name))
       except Exception as error:  # of the class too: not every combination of flags is one
         without += f"; not with {one.said}: {' '.join(str(error).split())[:160]}"
   path.write_text(card_text(made), encoding="utf-8")
@@ -138,16 +157,25 @@ def _check(
 
 
 def checkpoints(
-  root: pathlib.Path, architecture: str, flipped: Sequence[str] = (), stored: Stored | None = None
+  root: pathlib.Path,
+  architecture: str,
+  flipped: Sequence[str] = (),
+  stored: Stored | None = None,
+  published: bool = True,
 ) -> list[pathlib.Path]:
   """The two small checkpoints that learning sees, and the one that it does not."""
   first = dataclasses.replace(tiny.SEEN[0], **(stored.sizes if stored else {}))
   every = enumerate((first, *tiny.SEEN[1:], tiny.UNSEEN))
-  return [checkpoint(root / str(i), architecture, sizes, flipped, stored) for i, sizes in every]
+  return [checkpoint(root / str(i), architecture, sizes, flipped, stored, published) for i, sizes in every]
 
 
 def checkpoint(
-  folder: pathlib.Path, architecture: str, sizes: tiny.Sizes, flipped: Sequence[str] = (), stored: Stored | None = None
+  folder: pathlib.Path,
+  architecture: str,
+  sizes: tiny.Sizes,
+  flipped: Sequence[str] = (),
+  stored: Stored | None = None,
+  published: bool = True,
 ) -> pathlib.Path:
   """A small checkpoint of a class, as transformers writes it, by the names of published ones; or in another form."""
   config = tiny.config_of(architecture, sizes, flipped)
@@ -156,7 +184,8 @@ def checkpoint(
     decoder.layer_types = [*decoder.layer_types[:-1], stored.last]
   model = getattr(transformers, architecture)._from_config(config, dtype=torch.bfloat16)
   model.save_pretrained(folder)
-  publish(model, folder)
+  if published:
+    publish(model, folder)
   if stored is not None:
     store(folder, stored)
   return folder

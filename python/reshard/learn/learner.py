@@ -112,6 +112,36 @@ def extended(
   return out
 
 
+def also_for(
+  teacher: Any,
+  card: Mapping[str, Any],
+  rules: Sequence[Rule],
+  models: Sequence[pathlib.Path],
+  others: Sequence[pathlib.Path],
+  said: str,
+) -> dict[str, Any]:
+  """A card with these rules instead of its own, proved for both: the models of learn(), and others.
+
+  Raises NoCard if it predicts one of them otherwise.
+  """
+  out = {**card, "card": dict(card["card"]), "rules": list(rules)}
+  first = "; ".join(prove(teacher, out, models[:2], models[2]))
+  proved = "; ".join(prove(teacher, out, others[:2], others[2]))
+  out["card"]["proof"] += f"; with {said}: {'the same' if proved == first else proved}"
+  return out
+
+
+def without_layers(card: Mapping[str, Any]) -> list[Rule]:
+  """The rules of a card, and one that leaves out layers beyond those that the config counts.
+
+  Raises NoCard if no rule says how many these are.
+  """
+  count = next((w["of"] for rule in card["rules"] for w in rule.get("where", ()) if "of" in w), None)
+  if count is None:
+    raise NoCard("no rule says how many layers there are")
+  return [{"match": "model.layers.#.*", "from": count, "omit": True}, *card["rules"]]
+
+
 def _key(rule: Rule) -> tuple[str, ...]:
   """Which tensors a rule is for, and what it makes of them."""
   return (rule["match"], rule.get("name", ""), *map(str, rule.get("shape", ())))

@@ -3,7 +3,7 @@
 
 import pathlib
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -29,15 +29,15 @@ def publish(model: torch.nn.Module, folder: pathlib.Path) -> None:
     save_file({_renamed(name, prefixes): t for name, t in tensors.items()}, path, metadata={"format": "pt"})
 
 
-def with_both_names(card: Mapping[str, Any], prefixes: Mapping[str, str]) -> dict[str, Any]:
-  """A card for published checkpoints that also takes those which transformers wrote. `prefixes`: as prefixes_of()."""
-  rules = []
-  for rule in card["rules"]:
+def with_both_names(given: Sequence[Mapping[str, Any]], prefixes: Mapping[str, str]) -> list[Mapping[str, Any]]:
+  """Rules for published checkpoints, and those that also take what transformers wrote. `prefixes`: as prefixes_of()."""
+  rules: list[Mapping[str, Any]] = []
+  for rule in given:
     rules.append(rule)
     other = _as_written(rule, prefixes)
     if other != rule:
       rules.append({"name": _filled(rule["match"])} | other)
-  return {**card, "rules": rules}
+  return rules
 
 
 def _as_written(rule: Mapping[str, Any], prefixes: Mapping[str, str]) -> dict[str, Any]:

@@ -5,7 +5,7 @@ import dataclasses
 import json
 import pathlib
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import safetensors.torch
@@ -13,6 +13,7 @@ import torch
 
 Tensors = dict[str, torch.Tensor]
 _ATTENTION = re.compile(r"(model\.(?:language_model\.)?)layers\.\d+\.(self_attn\.q_proj\.weight)")
+_LAYER = re.compile(r"model\.layers\.(\d+)\.")
 _EXPERT = re.compile(r"(.+\.experts)\.(\d+)\.(gate|up|down)_proj\.weight")
 
 
@@ -25,6 +26,8 @@ class Stored:
   sizes   of the first small model, in which the form can be told from that of transformers
   config  keys of the decoder's config
   last    the type of the last layer, if it must be this one
+  only    the frameworks that it is for; none: all
+  omits   the framework leaves the layer behind the last one out
   """
 
   said: str
@@ -32,6 +35,8 @@ class Stored:
   sizes: Mapping[str, Any] = dataclasses.field(default_factory=dict)
   config: Mapping[str, Any] = dataclasses.field(default_factory=dict)
   last: str | None = None
+  only: Sequence[str] = ()
+  omits: bool = False
 
 
 def stacked(tensors: Tensors) -> Tensors:
@@ -66,6 +71,18 @@ def predicting(tensors: Tensors) -> Tensors:
   return {name: torch.randn(t.shape).to(t.dtype) for name, t in out.items()}
 
 
+def trailing(tensors: Tensors) -> Tensors:
+  """With a module for multi-token prediction as DeepSeek's: a layer behind the last one, and what makes its input."""
+  count = 1 + max(int(found[1]) for found in map(_LAYER.match, tensors) if found)
+  last, beyond = f"model.layers.{count - 1}.", f"model.layers.{count}."
+  shapes = {beyond + n.removeprefix(last): t.shape for n, t in tensors.items() if n.startswith(last)}
+  words, hidden = tensors["model.embed_tokens.weight"].shape
+  shapes |= {f"{beyond}{name}.weight": (hidden,) for name in ("enorm", "hnorm", "shared_head.norm")}
+  shapes |= {f"{beyond}{name}.weight": (words, hidden) for name in ("embed_tokens", "shared_head.head")}
+  shapes[f"{beyond}eh_proj.weight"] = (hidden, 2 * hidden)
+  return tensors | {name: torch.randn(shape).to(torch.bfloat16) for name, shape in shapes.items()}
+
+
 #: The width of an expert is told from that of the shared ones.
 _WIDTHS = {"shared_width": 72}
 _STACKED = Stored("experts in one tensor", stacked, _WIDTHS)
@@ -79,8 +96,14 @@ _STACKED_PREDICTING = Stored(
   "experts in one tensor and multi-token prediction", lambda tensors: stacked(tensors) | predicting(tensors), _WIDTHS,
   config=_MTP, last="full_attention",
 )  # fmt: skip
+_TRAILING = Stored(
+  "multi-token prediction left out", trailing, config={"num_nextn_predict_layers": 1}, only=("vllm", "sglang"), omits=True
+)
 #: By model type.
 STORED: Mapping[str, tuple[Stored, ...]] = {
+  "deepseek_v32": (_TRAILING,),
+  "glm4_moe_lite": (_TRAILING,),
+  "glm_moe_dsa": (_TRAILING,),
   "qwen3_5": (_PREDICTING,),
   "qwen3_5_text": (_PREDICTING,),
   "qwen3_5_moe": (_STACKED, _STACKED_PREDICTING),
