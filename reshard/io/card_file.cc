@@ -22,9 +22,9 @@ Result<RuleSet> read_card_of(const std::string& framework, const std::string& na
   if (!path)
     return fail(
         Code::not_found,
-        fmt::format("there is no card of {} for {}; it is installed beside the examples, in "
-                    "cards/{}",
-                    framework, name, framework));
+        fmt::format("there is no card of {} for {}; cards are installed in share/reshard/cards, "
+                    "and RESHARD_EXAMPLES may name the folder configs beside them",
+                    framework, name));
   RuleSet card = RESHARD_TRY(read_card(*path));
   if (card.card && card.card->framework == framework) return card;
   return fail(Code::corrupt, fmt::format("{}: is no card of {}", *path, framework));

@@ -13,6 +13,7 @@
 
 #include "reshard/io/example_configs.h"
 #include "reshard/io/files/temp_dir_testutil.h"
+#include "reshard/io/hf/architectures.h"
 #include "reshard/io/make_layout.h"
 #include "reshard/io/rules_file.h"
 
@@ -90,6 +91,13 @@ TEST_F(Cards, change_no_values_that_are_not_read) {
               HasSubstr("the dtype of its parameters would change values"));
 }
 
+TEST_F(Cards, of_known_classes_must_be_installed) {
+  const auto of = read_card_of("vllm", "LlamaForCausalLM");
+  EXPECT_EQ(of.error().code, Code::not_found);
+  EXPECT_THAT(of.error().message,
+              HasSubstr("there is no card of vllm for LlamaForCausalLM; cards"));
+}
+
 TEST_F(Cards, are_checked_when_they_are_read) {
   files_.write("cards/vllm/NewForCausalLM.json", "{}");
   const std::string config = R"({"architectures": ["NewForCausalLM"], "model_type": "new"})";
@@ -98,6 +106,18 @@ TEST_F(Cards, are_checked_when_they_are_read) {
   files_.write("cards/vllm/NewForCausalLM.json", R"({"rules": [{"match": "*"}]})");
   EXPECT_THAT(make_layout("vllm:tp=2", model(config)).error().message,
               HasSubstr("is no card of vllm"));
+}
+
+TEST(ShippedCards, of_all_known_classes_are_for_their_model_types) {
+  for (const char* framework : {"vllm", "sglang"})
+    for (const hf::Architecture& of : hf::architectures()) {
+      const auto card = read_card_of(framework, std::string(of.name));
+      ASSERT_TRUE(card) << card.error().message;
+      for (const std::string_view type : of.model_types)
+        EXPECT_TRUE(type.empty() || std::ranges::find(card->card->model_types, type) !=
+                                        card->card->model_types.end())
+            << of.name << " " << type;
+    }
 }
 
 TEST(ShippedCards, can_be_read) {
