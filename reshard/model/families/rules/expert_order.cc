@@ -9,6 +9,9 @@
 namespace reshard::families {
 namespace {
 
+/// The largest number of physical experts in a layer.
+constexpr Index kMaxPhysical = Index{1} << 17;
+
 Result<> check_table(const ExpertPlacement& how, Index physical, const std::vector<Index>& table,
                      std::size_t at) {
   const auto wrong = [&](std::string what) {
@@ -53,6 +56,9 @@ Result<std::vector<std::vector<Index>>> expert_orders(const ExpertPlacement& how
   const Index physical = has_tables && how.redundant == 0
                              ? static_cast<Index>(tables->front().size())
                              : how.num_experts + how.redundant;
+  if (physical > kMaxPhysical)
+    return fail(Code::invalid_argument,
+                fmt::format("num_experts+redundant={} exceeds {}", physical, kMaxPhysical));
   ExpertTables logical;
   if (has_tables) {
     logical = *tables;

@@ -124,6 +124,8 @@ TEST(VllmExperts, tables_that_do_not_fit_are_refused) {
               HasSubstr("round_robin excludes"));
   EXPECT_THAT(try_layout("vllm:tp=4,ep=4,redundant=1", model_of(c), c).error().message,
               HasSubstr("ep=4 does not divide num_experts+redundant=11"));
+  EXPECT_THAT(try_layout("vllm:tp=2,ep=2,redundant=1000000", model_of(c), c).error().message,
+              HasSubstr("num_experts+redundant=1000010 exceeds 131072"));
 }
 
 TEST(VllmExperts, shared_ones_are_whole_where_tokens_are_dealt_over_tp) {
