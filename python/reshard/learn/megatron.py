@@ -26,7 +26,7 @@ from reshard.learn.shards import Tensors, check_shards, random_tensors
 from reshard.learn.turns import Turns, merged, straightened, turns_of
 from reshard.live._bridge import composed
 from reshard.live._megatron import of_descriptions
-from reshard.live._modules import held_by, values_of
+from reshard.live._modules import held_by, plain, values_of
 from reshard.live._parts import Held as PartHeld
 
 from megatron.bridge import AutoBridge  # isort: skip
@@ -121,17 +121,22 @@ def _layout_of(
   return layout
 
 
-_FULL: dict[tuple[Any, ...], str] = {}
+# By checkpoint, name, shape and dtype of a full tensor: its entry in a layout's file; None: it has no mapping.
+_FULL: dict[tuple[Any, ...], dict[str, Any] | None] = {}
 
 
 def _full(folder: pathlib.Path, modules: Any, held: Sequence[PartHeld], model: reshard.Model) -> str:
-  """What a rank's full tensors are made of: ranks that have shards of the same ones say the same."""
-  key = (folder, *sorted((one.whole, one.shape, one.dtype) for one in held))
-  if key not in _FULL:
-    if len(_FULL) >= 64:
-      _FULL.pop(next(iter(_FULL)))
-    _FULL[key] = composed(_bridge(folder), modules, held, model)
-  return _FULL[key]
+  """What a rank's full tensors are made of. Each is traced once for a checkpoint: ranks have shards of the same ones."""
+  keys = [(folder, one.whole, one.shape, one.dtype) for one in held]
+  unknown = [one for one, key in zip(held, keys, strict=True) if key not in _FULL]
+  if unknown:
+    text = composed(_bridge(folder), modules, unknown, model)
+    found = {entry["name"]: entry for entry in json.loads(text)["local_tensors"]} if text else {}
+    _FULL.update({(folder, one.whole, one.shape, one.dtype): found.get(plain(one.whole)) for one in unknown})
+    if text:
+      _FULL[folder,] = json.loads(text)
+  local = {entry["name"]: entry for entry in map(_FULL.get, keys) if entry is not None}
+  return json.dumps({**(_FULL[folder,] or {}), "local_tensors": list(local.values())}) if local else ""
 
 
 @functools.lru_cache(maxsize=6)
@@ -155,7 +160,8 @@ def _module(folder: pathlib.Path, keys: Mapping[str, int], groups: Any) -> Any:
   provider.make_vocab_size_divisible_by = _MULTIPLE
   provider.finalize()
   provider._pg_collection = groups
-  module = provider.provide(groups.pp.rank() == 0, groups.pp.rank() == groups.pp.size() - 1)
+  with world.OnCpu():
+    module = provider.provide(groups.pp.rank() == 0, groups.pp.rank() == groups.pp.size() - 1)
   # As it is trained: all in 16 bits, a tower too, but for what stays in F32.
   half = provider.fp16 or provider.bf16
   return _apply_mixed_precision_wrapper([module], provider, Float16Module)[0] if half else module
@@ -165,7 +171,15 @@ def sight(
   folder: pathlib.Path, sizes: Sizes, model: int, ranks: Sequence[int] | None = None
 ) -> Sight:
   """Parts that take turns are seen one after the other: finish() says that they take turns."""
-  seen = taken_apart(Sight.of(layout_of(folder, sizes, ranks), sizes, numbers_of(folder), model))
+  return _sight(folder, tuple(sorted(sizes.items())), model, None if ranks is None else tuple(ranks))
+
+
+@functools.lru_cache(maxsize=32)
+def _sight(
+  folder: pathlib.Path, sizes: tuple[tuple[str, int], ...], model: int, ranks: tuple[int, ...] | None
+) -> Sight:
+  of = dict(sizes)
+  seen = taken_apart(Sight.of(layout_of(folder, of, ranks), of, numbers_of(folder), model))
   turns = _turns(folder)
   out: dict[int, dict[str, Held]] = {}
   for rank, held in seen.ranks.items():

@@ -191,7 +191,7 @@ class _GatedNorm(torch.nn.Module):
     self.register_parameter("bias", None)
 
 
-class _OnCpu(TorchFunctionMode):
+class OnCpu(TorchFunctionMode):
   """What is made on a GPU is made in the host's memory."""
 
   def __torch_function__(self, function: Any, kinds: Any, given: Any = (), keys: Any = None) -> Any:
@@ -237,8 +237,7 @@ def rank_of(world: int, rank: int, **sizes: Any) -> Iterator[Any]:
   torch.distributed.init_process_group("fake", store=FakeStore(), rank=rank, world_size=world)
   try:
     parallel_state.initialize_model_parallel(create_gloo_process_groups=False, **sizes)
-    with _OnCpu():
-      yield ProcessGroupCollection.use_mpu_process_groups()
+    yield ProcessGroupCollection.use_mpu_process_groups()
   finally:
     for name in ("NVTE_FLASH_ATTN", "NVTE_FUSED_ATTN", "NVTE_UNFUSED_ATTN"):  # a model's choice, which the next one minds
       os.environ.pop(name, None)
