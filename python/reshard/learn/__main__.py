@@ -60,11 +60,23 @@ class Round:
     return extended(teacher, card, models, others, self.said)
 
 
+def _model_type(name: str) -> str:
+  return str(getattr(transformers, name).config_class.model_type)
+
+
+def _alone(teacher: Any, name: str) -> Stored | None:
+  """The form of checkpoints that the framework loads, if it is not that of transformers."""
+  return next((form for form in STORED.get(_model_type(name), ()) if teacher.FRAMEWORK in form.alone), None)
+
+
 def _rounds(teacher: Any, name: str) -> list[Round]:
   of = [flags for flags in (tiny.flags_of(name), tiny.flags_of(name, getattr(teacher, "FLAGS", ()))) if flags]
-  flipped = [Round(" and ".join(dict.fromkeys(f.rpartition(".")[2] + " flipped" for f in flags)), flags) for flags in of]
-  model_type = getattr(transformers, name).config_class.model_type
-  forms = [form for form in STORED.get(model_type, ()) if not form.only or teacher.FRAMEWORK in form.only]
+  alone = _alone(teacher, name)
+  flipped = [
+    Round(" and ".join(dict.fromkeys(f.rpartition(".")[2] + " flipped" for f in flags)), flags, alone) for flags in of
+  ]
+  known = [form for form in STORED.get(_model_type(name), ()) if form is not alone]
+  forms = [form for form in known if not form.only or teacher.FRAMEWORK in form.only]
   of_forms = [Round(form.said, stored=form) for form in forms]
   with torch.device("meta"):
     towers = prefixes_of(getattr(transformers, name)._from_config(tiny.config_of(name, tiny.SEEN[0])))
@@ -120,7 +132,7 @@ def _one(teacher: Any, name: str, folder: pathlib.Path, check: bool) -> tuple[st
   with tempfile.TemporaryDirectory() as work:
     root = pathlib.Path(work)
     try:
-      models = checkpoints(root / "as-is", name)
+      models = checkpoints(root / "as-is", name, stored=_alone(teacher, name))
     except Exception as error:
       return f"no small model: {type(error).__name__}: {str(error).splitlines()[0][:200]}", False
     rounds = _rounds(teacher, name)

@@ -6,6 +6,7 @@ of the whole tensors.
 """
 
 import dataclasses
+import re
 from collections.abc import Sequence
 
 from reshard.learn.evidence import Held, Sight, Unfit
@@ -62,9 +63,20 @@ def say_apart(rule: Rule, sights: Sequence[Sight], terms: Terms) -> None:
       continue
     if index != "#":
       raise Unfit("one index of a tensor is held otherwise than others")
-    shapes = [{shape for name, shape in of.shapes.items() if is_of(match, name)} for of in sights]
-    if any(len(of) != 1 for of in shapes):
-      raise Unfit("its tensors have several shapes in one model")
-    sizes = zip(*(of.pop() for of in shapes), strict=True)
     part["match"], part["apart"] = match, True
-    part["shape"] = [terms.of(list(size), [0] * len(size)) for size in sizes]
+    part["shape"] = _shape(match, sights, terms)
+
+
+def say_shapes(rule: Rule, pattern: str, sights: Sequence[Sight], terms: Terms) -> None:
+  """Says of which shape the tensors are whose pattern of names is like this. Arguments and errors as of say_apart()."""
+  for part in (rule, *rule.get("with", ())):
+    if "shape" not in part and re.fullmatch(pattern, part["match"]):
+      part["shape"] = _shape(part["match"], sights, terms)
+
+
+def _shape(match: str, sights: Sequence[Sight], terms: Terms) -> list[str]:
+  shapes = [{shape for name, shape in of.shapes.items() if is_of(match, name)} for of in sights]
+  if any(len(of) != 1 for of in shapes):
+    raise Unfit("its tensors have several shapes in one model")
+  sizes = zip(*(of.pop() for of in shapes), strict=True)
+  return [terms.of(list(size), [0] * len(size)) for size in sizes]

@@ -61,6 +61,21 @@ def _defaults(of: Any) -> dict[str, int]:
   return plain
 
 
+def aliases_of(model_type: str) -> dict[str, str]:
+  """Other names of a config's keys: {"num_local_experts": "num_experts"}. Dotted, of nested configs too."""
+  return _aliases(transformers.CONFIG_MAPPING[model_type])
+
+
+def _aliases(of: Any) -> dict[str, str]:
+  found = {str(key): str(name) for name, key in (getattr(of, "attribute_map", None) or {}).items()}
+  for part in getattr(of, "sub_configs", None) or {}:
+    kind = getattr(getattr(of(), part, None), "model_type", None)
+    if kind in transformers.CONFIG_MAPPING:
+      inner = _aliases(transformers.CONFIG_MAPPING[kind])
+      found.update({f"{part}.{key}": f"{part}.{name}" for key, name in inner.items()})
+  return found
+
+
 def tied_names(architecture: str) -> frozenset[str]:
   """The names of tensors that a class ties to others, if its config says so."""
   return frozenset(getattr(getattr(transformers, architecture), "_tied_weights_keys", None) or ())

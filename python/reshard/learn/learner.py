@@ -9,9 +9,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import reshard
+from reshard.learn.apart import say_shapes
 from reshard.learn.evidence import Sight, Unfit, skeleton
 from reshard.learn.fit import Kind, Seen, kinds
 from reshard.learn.kinds import Rule, alike, splits
+from reshard.learn.stored import STORED
 from reshard.learn.terms import Terms
 
 Sizes = Mapping[str, int]
@@ -217,13 +219,20 @@ def _card(teacher: Any, folders: Sequence[pathlib.Path]) -> dict[str, Any]:
   config = json.loads((folders[0] / "config.json").read_text())
   sights = [sight(teacher, f, i, sizes) for i, f in enumerate(folders) for sizes in teacher.SEEN_AT]
   numbers = [s.numbers for s in sights if not s.sizes]
-  terms = Terms(numbers, teacher.defaults_of(config["model_type"]))
+  aliases = teacher.aliases_of(config["model_type"]) if hasattr(teacher, "aliases_of") else {}
+  terms = Terms(numbers, teacher.defaults_of(config["model_type"]), aliases)
   found = {
     name: seen
     for name, seen in kinds(sights).items()
     if any(held.pieces for one in seen for held in one.ranks.values())
   }
   rules = [pair for name, seen in found.items() for pair in _rules(name, seen, terms)]
+  for name, rule in rules:
+    try:
+      for form in STORED.get(config["model_type"], ()):
+        say_shapes(rule, form.shaped, [one for one in sights if not one.sizes], terms)
+    except Unfit as error:
+      raise NoCard(f"'{name}': {error}") from None
   _share(rules)
   learned = Learned(teacher, folders, terms, rules)
   sizes = teacher.finish(learned, found)

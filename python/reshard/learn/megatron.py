@@ -15,7 +15,7 @@ import reshard
 from reshard import _core
 from reshard.learn import megatron_world as world  # before anything of megatron
 from reshard.learn.apart import is_index, say_apart, taken_apart
-from reshard.learn.configs import defaults_of, numbers_of, tied_names
+from reshard.learn.configs import aliases_of, defaults_of, numbers_of, tied_names
 from reshard.learn.engines import LAYERS
 from reshard.learn.evidence import Held, Sight, Unfit, filled, numbers_in, skeleton
 from reshard.learn.fit import Seen
@@ -35,7 +35,7 @@ from megatron.bridge.models.model_provider import _apply_mixed_precision_wrapper
 from megatron.core.transformer.module import Float16Module  # isort: skip
 
 __all__ = [
-  "DTYPE", "FRAMEWORK", "RELEASE", "SEEN_AT", "classes", "defaults_of", "finish", "layout_of", "numbers_of", "rows",
+  "DTYPE", "FRAMEWORK", "RELEASE", "SEEN_AT", "aliases_of", "classes", "defaults_of", "finish", "layout_of", "numbers_of", "rows",
   "sight", "tied_names",
 ]  # fmt: skip
 

@@ -29,9 +29,9 @@ def publish(model: torch.nn.Module, folder: pathlib.Path) -> None:
     save_file({_renamed(name, prefixes): t for name, t in tensors.items()}, path, metadata={"format": "pt"})
 
 
-def with_both_names(given: Sequence[Mapping[str, Any]], prefixes: Mapping[str, str]) -> list[Mapping[str, Any]]:
+def with_both_names(given: Sequence[dict[str, Any]], prefixes: Mapping[str, str]) -> list[dict[str, Any]]:
   """Rules for published checkpoints, and those that also take what transformers wrote. `prefixes`: as prefixes_of()."""
-  rules: list[Mapping[str, Any]] = []
+  rules: list[dict[str, Any]] = []
   for rule in given:
     rules.append(rule)
     other = _as_written(rule, prefixes)

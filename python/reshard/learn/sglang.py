@@ -12,7 +12,7 @@ import_torchvision()  # before SGLang and transformers ask whether it is there
 import sglang  # noqa: E402
 
 from reshard import _core  # noqa: E402
-from reshard.learn.configs import classes as all_classes, defaults_of, numbers_of, tied_names  # noqa: E402
+from reshard.learn.configs import aliases_of, classes as all_classes, defaults_of, numbers_of, tied_names  # noqa: E402
 from reshard.learn.engines import SEEN_AT, proved_with_values  # noqa: E402
 from reshard.learn.evidence import Sight  # noqa: E402
 from reshard.learn.learner import Sizes  # noqa: E402
@@ -20,7 +20,7 @@ from reshard.learn.sglang_parallel import STAGES, finish, rows  # noqa: E402
 from reshard.tracing.sglang import trace_sglang  # noqa: E402
 
 __all__ = [
-  "DTYPE", "FRAMEWORK", "RELEASE", "SEEN_AT", "STAGES", "classes", "defaults_of", "finish", "layout_of", "rows", "sight",
+  "DTYPE", "FRAMEWORK", "RELEASE", "SEEN_AT", "STAGES", "aliases_of", "classes", "defaults_of", "finish", "layout_of", "rows", "sight",
   "tied_names",
 ]  # fmt: skip
 

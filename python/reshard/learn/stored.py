@@ -28,6 +28,8 @@ class Stored:
   last    the type of the last layer, if it must be this one
   only    the frameworks that it is for; none: all
   omits   the framework leaves the layer behind the last one out
+  alone   the frameworks that load no other form
+  shaped  a regular expression of the rules that hold for tensors of one shape, because this form has them in another
   """
 
   said: str
@@ -37,6 +39,8 @@ class Stored:
   last: str | None = None
   only: Sequence[str] = ()
   omits: bool = False
+  alone: Sequence[str] = ()
+  shaped: str = ""
 
 
 def stacked(tensors: Tensors) -> Tensors:
@@ -75,7 +79,8 @@ def trailing(tensors: Tensors) -> Tensors:
   """With a module for multi-token prediction as DeepSeek's: a layer behind the last one, and what makes its input."""
   count = 1 + max(int(found[1]) for found in map(_LAYER.match, tensors) if found)
   last, beyond = f"model.layers.{count - 1}.", f"model.layers.{count}."
-  shapes = {beyond + n.removeprefix(last): t.shape for n, t in tensors.items() if n.startswith(last)}
+  shapes: dict[str, tuple[int, ...]]
+  shapes = {beyond + n.removeprefix(last): tuple(t.shape) for n, t in tensors.items() if n.startswith(last)}
   words, hidden = tensors["model.embed_tokens.weight"].shape
   shapes |= {f"{beyond}{name}.weight": (hidden,) for name in ("enorm", "hnorm", "shared_head.norm")}
   shapes |= {f"{beyond}{name}.weight": (words, hidden) for name in ("embed_tokens", "shared_head.head")}
@@ -109,7 +114,11 @@ STORED: Mapping[str, tuple[Stored, ...]] = {
   "qwen3_5_moe": (_STACKED, _STACKED_PREDICTING),
   "qwen3_5_moe_text": (_STACKED, _STACKED_PREDICTING),
   # Square experts are not told from transposed ones, by transformers and Megatron-Bridge neither.
-  "qwen3_vl_moe": (Stored("experts transposed", transposed, {"expert_width": 56}),),
+  "qwen3_vl_moe": (
+    Stored(
+      "experts transposed", transposed, {"expert_width": 56}, alone=("vllm", "sglang"), shaped=r".+\.experts\.(gate_up|down)_proj"
+    ),
+  ),
 }
 
 

@@ -21,10 +21,14 @@ class Terms:
   numbers   of each config: its whole numbers by name
   defaults  what a config of the class has for keys that a file may leave out, of those that follow no
             other key
+  aliases   other names of keys: files may have either
   """
 
-  def __init__(self, numbers: Sequence[Mapping[str, int]], defaults: Mapping[str, int]) -> None:
+  def __init__(
+    self, numbers: Sequence[Mapping[str, int]], defaults: Mapping[str, int], aliases: Mapping[str, str] | None = None
+  ) -> None:
     self._defaults = defaults
+    self._aliases = aliases or {}
     self._keys: dict[str, Values] = {}
     for key in sorted(set.intersection(*map(set, numbers)), key=_rank):
       values = tuple(of[key] for of in numbers)
@@ -33,8 +37,9 @@ class Terms:
 
   def text_of(self, key: str) -> str:
     """The key as an expression has it: with what holds where a config leaves it out."""
+    alias = f"{self._aliases[key]} ?? " if key in self._aliases else ""
     if default := self._defaults.get(key, 0):
-      return f"({key} ?? {default})"
+      return f"({alias}{key} ?? {default})"
     prefix, _, last = key.rpartition(".")
     prefix += "." if prefix else ""
     heads, hidden = f"{prefix}num_attention_heads", f"{prefix}hidden_size"
@@ -75,9 +80,11 @@ class Terms:
     for k, n in ((2, 3), (3, 4), (5, 6)):
       yield f"{k} * extent / {n}", _each(lambda e, k=k, n=n: _whole(k * e, n), extents)
     yield from keys
+    for text, values in keys:
+      yield f"2 * {text}", _each(lambda v: 2 * v, values)
     yield from self._of_head_rows()
     yield from products
-    for text, values in [*keys, *products]:
+    for text, values in products:
       yield f"2 * {text}", _each(lambda v: 2 * v, values)
     for text, values in keys:
       yield f"3 * {text}", _each(lambda v: 3 * v, values)

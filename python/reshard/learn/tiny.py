@@ -164,8 +164,7 @@ def _shrunk(
       if type(values.get(name)) is int or (whole and name in values and values[name] is None):
         out[name] = size
   for name, size in _FIXED.items():
-    set_off = values.get(name) == 0 and size > 0  # by default: the class lacks what has this size
-    if not set_off and (type(values.get(name)) is int or (whole and name in values and values[name] is None)):
+    if type(values.get(name)) is int or (whole and name in values and values[name] is None):
       out[name] = size
   out.update({n: size for n, size in _FIXED_LISTS.items() if values.get(n) is not None})
   _fit(out, sizes)

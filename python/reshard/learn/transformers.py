@@ -13,7 +13,7 @@ import torch
 import transformers
 
 from reshard import _core
-from reshard.learn.configs import classes, defaults_of, numbers_of, tied_names
+from reshard.learn.configs import aliases_of, classes, defaults_of, numbers_of, tied_names
 from reshard.learn.evidence import Sight, skeleton
 from reshard.learn.fit import Seen
 from reshard.learn.learner import Learned, NoCard, Row, Sizes
@@ -22,7 +22,7 @@ from reshard.tracing._types import Part
 from reshard.tracing.transformers import build_and_load, trace_transformers
 
 __all__ = [
-  "DTYPE", "FRAMEWORK", "RELEASE", "SEEN_AT", "classes", "defaults_of", "finish", "layout_of", "rows", "sight",
+  "DTYPE", "FRAMEWORK", "RELEASE", "SEEN_AT", "aliases_of", "classes", "defaults_of", "finish", "layout_of", "rows", "sight",
   "tied_names",
 ]  # fmt: skip
 

@@ -115,9 +115,10 @@ def _whole_parameters(owners: Mapping[str, torch.nn.Module], held: Iterable[Held
   before = []
   for one in held:
     own, key = owners[one.name]._parameters, one.name.rpartition(".")[2]
-    if own.get(key) is not None and tuple(own[key].shape) != one.shape:
-      before.append((own, key, own[key]))
-      own[key] = torch.nn.Parameter(torch.empty(one.shape, dtype=own[key].dtype, device="meta"), requires_grad=False)
+    was = own.get(key)
+    if was is not None and tuple(was.shape) != one.shape:
+      before.append((own, key, was))
+      own[key] = torch.nn.Parameter(torch.empty(one.shape, dtype=was.dtype, device="meta"), requires_grad=False)
   try:
     yield
   finally:
