@@ -326,7 +326,7 @@ RULE_FILES = [
         RULES,
         "rule 1",
         '"matches"',
-        "match, shared, take, dims, each, pad, cuts, with, name, dtype",
+        "match, shared, shape, apart, take, dims, each, pad, cuts, with, name, dtype",
         prepare=rules_file({"matches": "*"}),
     ),
     case(

@@ -34,7 +34,7 @@ def test_the_commands_of_the_page_work(tmp_path):
   page = (pathlib.Path(__file__).parents[2] / "docs/cards.md").read_text()
   checkpoint(tmp_path / "olmoe", "OlmoeForCausalLM", OTHER)
   commands = [shlex.split(c, comments=True) for c in re.findall(r"^reshard (.*)$", page, re.M)]
-  assert [c[0] for c in commands] == ["models", "models", "inspect", "convert"]
+  assert [c[0] for c in commands] == ["models", "models", "inspect", "convert", "inspect"]
   for command in commands:
     told = [word.replace("/models/", f"{tmp_path}/") for word in command]
     done = subprocess.run([os.environ["RESHARD_BIN"], *told], capture_output=True, text=True)
