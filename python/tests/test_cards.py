@@ -271,6 +271,7 @@ def on_rank(folder, rank):
 @pytest.mark.parametrize("form", ["transformers", "published"])
 @pytest.mark.parametrize(("name", "prefix", "engine"), [
   ("Qwen3VLMoeForConditionalGeneration", "language_model.", ()),
+  ("Qwen3_5MoeForCausalLM", "", ("vllm:tp=2",)),
 ])  # fmt: skip
 def test_experts_are_trained_by_megatron_however_files_store_them(tmp_path, name, prefix, engine, form):
   torch = pytest.importorskip("torch")
@@ -278,7 +279,7 @@ def test_experts_are_trained_by_megatron_however_files_store_them(tmp_path, name
   from reshard.learn.stored import STORED
 
   model_type = json.loads((CARDS / "megatron" / f"{name}.json").read_text())["card"]["model_types"][0]
-  stored = STORED[model_type][0] if form == "published" else None
+  stored = STORED[model_type][-1] if form == "published" else None
   tensors = small(tmp_path / "model", name, stored=stored)
   comes_back(tmp_path / "model", tmp_path, "megatron:tp=2,ep=4,etp=1,dp=4", *(engine if stored is None else ()))
   # Rank 1 is the second of four that share the experts: of eight, experts 2 and 3.
