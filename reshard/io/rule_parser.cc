@@ -108,10 +108,10 @@ Result<std::optional<Expression>> both(const std::optional<Expression>& a,
 Result<files::Fields> RuleParser::fields_of(const Json& json, std::string where) {
   return files::Fields::of(
       json, std::move(where),
-      {"match", "shared", "take",    "dims",    "each",     "pad",        "cuts",
-       "with",  "name",   "dtype",   "stack",   "together", "interleave", "beside",
-       "map",   "merged", "omit",    "when",    "where",    "in",         "from",
-       "below", "of",     "experts", "reverse", "swap",     "shape",      "apart"});
+      {"match",      "shared", "shape", "apart",  "take",    "dims",    "each",
+       "pad",        "cuts",   "with",  "name",   "dtype",   "stack",   "together",
+       "interleave", "beside", "map",   "merged", "omit",    "when",    "where",
+       "in",         "from",   "below", "of",     "experts", "reverse", "swap"});
 }
 
 Result<Rule> RuleParser::parse() {

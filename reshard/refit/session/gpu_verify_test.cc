@@ -29,10 +29,13 @@ class GpuSessions : public testing::TestWithParam<RefitPath> {};
 INSTANTIATE_TEST_SUITE_P(Paths, GpuSessions,
                          testing::Values(RefitPath::direct, RefitPath::message));
 
-/// Flips a bit of a target on the GPU: of the last rank that has one, in its last local tensor.
+/// Flips a bit of a target on the GPU: of the last rank that has one, in the last of its local
+/// tensors of which all bytes belong to the model.
 void change(const RefitRankSide& target, Rank me, const std::shared_ptr<const cuda::Device>& gpu) {
   const RankBuffers& on_gpu = *target.buffers();
-  std::byte* const at = on_gpu.at(me, on_gpu.layout().slots_of(me).back());
+  auto slots = on_gpu.layout().slots_of(me);
+  while (on_gpu.layout().slot(slots.back()).padded) slots.pop_back();
+  std::byte* const at = on_gpu.at(me, slots.back());
   auto bytes = cuda::read_from_gpu(gpu, at, 1);
   bytes[0] ^= std::byte{0x80};
   cuda::write_to_gpu(gpu, at, bytes);

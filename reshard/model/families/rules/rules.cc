@@ -62,12 +62,21 @@ class Rules {
   Result<ModelLayout> build_all() {
     RESHARD_TRY(make_meshes());
     RESHARD_TRY(choose_rules());
+    RESHARD_TRY(check_head());
     RESHARD_TRY(collect());
     for (const Instance& instance : instances_)
       if (auto added = add(instance); !added)
         return misplaced_ ? tl::unexpected(std::move(added).error())
                           : tl::unexpected(std::move(added).error().in(described(instance)));
     return std::move(b_).finish();
+  }
+
+  /// Of known classes only the head may be missing, which all modules of engines have.
+  Result<> check_head() const {
+    if (config_ == nullptr || config_->is_bare || config_->tie_word_embeddings) return {};
+    const std::string head = HfNames(*config_).lm_head();
+    if (m_.find(head)) return {};
+    return fail(Code::not_found, fmt::format("tensor '{}' is missing from the model", head));
   }
 
   Result<> make_meshes() {
