@@ -10,7 +10,6 @@
 
 #include "reshard/base/check.h"
 #include "reshard/base/closest_name.h"
-#include "reshard/base/value_map.h"
 #include "reshard/io/card_file.h"
 #include "reshard/io/checkpoint/stored_model.h"
 #include "reshard/io/dcp/piece_layout.h"
@@ -56,12 +55,13 @@ Result<std::optional<RuleSet>> module_card(const LayoutSpec& spec, const Model& 
   return find_card(spec.family, model);
 }
 
-/// The layout that rules say, of the tensors of `input`.
+/// The layout that rules say. Cards of known classes read no config file, which may be gone.
 Result<ModelLayout> layout_by(const RuleSet& rules, const LayoutSpec& spec, FamilyInput input,
                               const Model& model, const std::string& rules_folder) {
   RESHARD_TRY(check_values_stay(spec, model, &rules));
   ConfigValues values;
-  if (!model.config_path.empty()) values = RESHARD_TRY(hf::read_config_values(model.config_path));
+  if (!model.config_path.empty() && !(rules.card && model.config))
+    values = RESHARD_TRY(hf::read_config_values(model.config_path));
   // open_model() may have taken fewer layers than the file says.
   if (model.config) values.numbers["num_hidden_layers"] = model.config->num_hidden_layers;
   input.values = &values;
