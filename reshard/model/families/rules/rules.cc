@@ -71,7 +71,7 @@ class Rules {
     return std::move(b_).finish();
   }
 
-  /// Of known classes only the head may be missing, which all modules of engines have.
+  /// The head is the only tensor that a known class may lack. All modules of engines have one.
   Result<> check_head() const {
     if (config_ == nullptr || config_->is_bare || config_->tie_word_embeddings) return {};
     const std::string head = HfNames(*config_).lm_head();
