@@ -7,7 +7,6 @@ import pathlib
 import re
 import subprocess
 import sys
-import types
 
 import frameworks  # noqa: F401 - lets torchvision be imported
 import pytest
@@ -15,14 +14,15 @@ import torch
 from safetensors.torch import load_file
 
 import reshard
-from reshard import sglang
 from reshard import _manifest as manifest
+from reshard.engines.invitation import Invitation
 
 pytest.importorskip("sglang")
 
 from reshard.learn import sglang as teacher  # noqa: E402
 from reshard.learn import tiny  # noqa: E402
 from reshard.learn.__main__ import checkpoint  # noqa: E402
+from reshard.sglang.models import UpdatedModel  # noqa: E402
 from reshard.tracing import sglang as tracing  # noqa: E402
 
 CARDS = sorted(p.stem for p in (pathlib.Path(__file__).parents[2] / "examples/cards/sglang").glob("*.json"))
@@ -86,7 +86,10 @@ def test_a_live_update_derives_what_the_loader_derives(tmp_path, name, derived):
   first = load_file(folder / "model.safetensors")
   second = {n: torch.randn(t.shape).to(t.dtype) for n, t in first.items()}  # norms are all ones in the first
   table = manifest.table_of(reshard.open_model(folder))
-  invitation = types.SimpleNamespace(route="local", tensors=table, wanted=None)
+  invitation = Invitation(
+    url="", job="", secret="", trainers=1, workers=2, transport="", deadline=1.0, route="local", in_place=True,
+    verify=False, tensors=table, config="",
+  )  # fmt: skip
   engine = tracing.SglangRanks(tracing.engine_config(folder, tp=2))
   for rank in range(2):
     with engine.module(rank) as loaded, torch.no_grad():
@@ -95,11 +98,10 @@ def test_a_live_update_derives_what_the_loader_derives(tmp_path, name, derived):
     with engine.module(rank) as live, torch.no_grad():
       live.load_weights(first.items())
       before = tensors_of(live)
-      holds = sglang._local(live, invitation, rank)
-      assert holds is not None
-      worker = sglang._Worker()
-      worker._arrived = {entry["name"]: wanted[entry["name"]] for entry in holds}
-      worker._apply(live)
+      updated = UpdatedModel(live, invitation, rank)
+      assert updated.is_known
+      updated.apply({entry["name"]: wanted[entry["name"]] for entry in updated.holds})
+      updated.derive()
       after = tensors_of(live)
     assert after.keys() == wanted.keys() and any(n.endswith(derived) for n in after)
     assert all(torch.equal(after[n], wanted[n]) for n in wanted)
