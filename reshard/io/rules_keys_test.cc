@@ -66,6 +66,14 @@ TEST(RulesKeys, choose_rules_and_names_by_words) {
             "rules: front=lon must be one of short, long (did you mean 'long'?)");
 }
 
+TEST(RulesKeys, may_be_silent_on_what_a_message_names) {
+  constexpr const char* kRules = R"({"axes": [{"name": "tp", "size": 1}],
+    "require": [{"that": "tp > 1", "says": "tp={tp} for {dtype}"}], "rules": [{"match": "w"}]})";
+  const auto model = model_with({{"w", {4}}});
+  EXPECT_EQ(layout_by(kRules, model).error().message, "rules: tp=1 for the default");
+  EXPECT_EQ(layout_by(kRules, model, ",dtype=float32").error().message, "rules: tp=1 for float32");
+}
+
 TEST(RulesKeys, that_do_not_fit_are_all_said) {
   const auto model = model_with({{"w", {4}}});
   EXPECT_EQ(layout_by(kWords, model, ",tp=6,form=b").error().message,

@@ -26,7 +26,7 @@ import typing_extensions
 from torch.overrides import TorchFunctionMode
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
-# Asked before an empty triton is found: the answers are kept.
+# torch keeps these answers, which must be those of a machine without triton: ask before the stand-in exists.
 for _ask in ("has_triton", "has_triton_package", "has_triton_tma", "has_triton_tma_device"):
   getattr(_of_triton, _ask, bool)()
 import accelerate  # noqa: E402, F401

@@ -160,7 +160,7 @@ def _local(
   if part.said.route == "checkpoint":
     return None
   if _moves_experts():
-    # load_weights() asks for the present places of experts at each update.
+    # load_weights() looks up where experts lie at each update; a layout made once would be out of date.
     _log.warning("reshard: this engine gets whole tensors: enable_eplb moves experts between slots")
     return None
   live = tensors_of(model)

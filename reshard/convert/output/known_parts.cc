@@ -8,7 +8,7 @@
 namespace reshard::output {
 namespace {
 
-/// A known part and its weight; null if the tensor is none.
+/// A part of codes that is known without the source, and its weight; both null for other tensors.
 struct KnownPart {
   const CodedWeight* weight = nullptr;
   const CodePart* part = nullptr;

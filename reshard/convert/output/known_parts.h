@@ -15,7 +15,7 @@ namespace reshard::output {
 /// Engines drop them, and files have them.
 std::set<std::string> known_parts(const ModelCodes& codes);
 
-/// The bytes of a rank's local tensor of a known part; empty if the slot is none.
+/// The bytes of a rank's local tensor, if it is a known part; empty for other slots.
 std::vector<std::byte> known_part(const ModelCodes& codes, const ModelLayout& layout, Rank r,
                                   SlotId slot);
 

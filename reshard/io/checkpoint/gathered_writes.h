@@ -41,7 +41,7 @@ class GatheredWrites {
     std::vector<Range> filled = {};  ///< without neighbours, sorted.
     std::size_t missing = 0;         ///< bytes that have not come.
   };
-  /// Adds a piece to its block; returns a block that is to be written, which may be empty.
+  /// Adds a piece to its block. Returns a block to write; without bytes if there is none.
   std::pair<std::int64_t, Block> add(std::int64_t block, std::size_t at,
                                      std::span<const std::byte> piece);
   Result<> write_block(std::int64_t block, const Block& content) const;

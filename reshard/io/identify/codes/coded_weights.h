@@ -43,9 +43,9 @@ struct NamedWeight {
 /// The decoded weight of compressed-tensors' words of codes; none of other tensors.
 std::optional<std::string> packed_weight(const CodeForm& form, const CanonicalTensor& t);
 
-/// The weight whose codes `t` is; none if it is something else. Whether its columns are in order is
-/// left open if there is a table that says it. Errors: those of find_part(); groups that are not of
-/// one size. @param cols of a packed_weight() whose last words are not full
+/// The weight whose codes `t` holds; none if `t` holds no codes. Whether its columns are in order
+/// stays open if a table says it. Errors: those of find_part(); groups of different sizes.
+/// @param cols the columns of a packed_weight() whose last words are not full
 Result<std::optional<NamedWeight>> coded_weight(const CodeForm& form, const ModelSpec& stored,
                                                 const CanonicalTensor& t,
                                                 std::optional<Index> cols = {});

@@ -167,7 +167,10 @@ Result<std::string> RuleValues::named(std::string_view text) const {
 Result<std::string> RuleValues::message(std::string_view text) const {
   return filled(text, [this](std::string_view what) -> Result<std::string> {
     if (what == "architecture" && input_.config != nullptr) return input_.config->architecture;
-    if (what == "dtype") return spec_.keys.at("dtype");
+    if (what == "dtype") {
+      const auto said = spec_.keys.find("dtype");
+      return said == spec_.keys.end() ? "the default" : said->second;
+    }
     if (what == "config_dtype" && config_dtype_) return std::string(name(*config_dtype_));
     const Expression number = RESHARD_TRY(Expression::parse(what));
     return fmt::to_string(
