@@ -63,8 +63,8 @@ Result<> PlainPulls::pull(const PlainWay* way) {
     const Index n = std::min(left, block_);
     const RemoteMemory& from = peers_[peer];
     if (way == nullptr) {
-      const Get piece{0, into_.bytes().first(static_cast<std::size_t>(n))};
-      RESHARD_TRY(job_.group.transport->get(from, {&piece, 1}));
+      const Get piece{&from, 0, into_.bytes().first(static_cast<std::size_t>(n))};
+      RESHARD_TRY(job_.group.transport->get({&piece, 1}));
     } else {
       way->copy(into_.data(), from.address, n);
     }

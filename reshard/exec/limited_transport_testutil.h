@@ -53,9 +53,12 @@ class LimitedTransport final : public Transport {
     opened_.push_back(memory);
     return RemoteMemory{owner, memory.size, nullptr, opened_.size() - 1};
   }
-  Result<> get(const RemoteMemory& from, std::span<const Get> pieces) override {
+  Result<> get(std::span<const Get> pieces) override {
     ++gets_;
-    return inner_->get(limit_ == Limit::no_address ? opened_[from.handle] : from, pieces);
+    std::vector<Get> inner(pieces.begin(), pieces.end());
+    if (limit_ == Limit::no_address)
+      for (Get& piece : inner) piece.from = &opened_[piece.from->handle];
+    return inner_->get(inner);
   }
   void close() override { inner_->close(); }
 

@@ -83,8 +83,9 @@ class GetTiles {
 
   void add(const ProgramPiece& piece, const PartRead& part) {
     if (part.staged) return add_staged(piece, part);
-    if (filled_ > 0 && (last_ != piece.src || filled_ + part.fetch.bytes() > kMaxTile)) end();
-    last_ = piece.src;
+    const Rank owner = builder_.buffer(piece.src).rank;
+    if (filled_ > 0 && (last_ != owner || filled_ + part.fetch.bytes() > kMaxTile)) end();
+    last_ = owner;
     filled_ += part.fetch.bytes();
     builder_.get({part.fetch, piece.src, piece.dst, {}});
   }
@@ -109,7 +110,7 @@ class GetTiles {
   Builder& builder_;
   const std::vector<StepId>& waits_;
   std::vector<StepId> staged_;  ///< the last tile that used staging.
-  BufferId last_;
+  Rank last_;
   Index filled_ = 0, staging_ = 0;
 };
 

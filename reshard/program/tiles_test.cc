@@ -149,6 +149,28 @@ RC_GTEST_PROP(GetTiles, write_what_the_copies_say_with_the_staging_allowed, ()) 
   }
 }
 
+TEST(GetTiles, read_small_tensors_of_one_rank_together) {
+  Builder builder(Rank(0), 0);
+  std::vector<ProgramPiece> pieces;
+  for (const int rank : {1, 2})
+    for (int slot = 0; slot < 3; ++slot) {
+      StridedCopy copy;
+      copy.run_bytes = 4096;
+      pieces.push_back(
+          {copy,
+           builder.tensor(ProgramBuffer::Kind::source, Rank(rank), SlotId(slot), 4096, false),
+           builder.tensor(ProgramBuffer::Kind::target, Rank(0), SlotId(3 * rank + slot), 4096),
+           {}});
+    }
+  EXPECT_EQ(add_gets(builder, pieces, 1 << 20, {}), 0);
+  const Program program = std::move(builder).finish(0, 0);
+  ASSERT_EQ(program.steps.size(), 2);
+  for (const ProgramStep& step : program.steps) {
+    EXPECT_EQ(step.bytes, 3 * 4096);
+    EXPECT_EQ(program.ops_of(step).size(), 1);
+  }
+}
+
 Move move_of(int src, int dst, Index src_offset, Index dst_stride) {
   Move m{Rank(src), Rank(dst), SlotId(0), SlotId(0), {}, {}};
   m.copy.src_offset = src_offset;

@@ -11,12 +11,15 @@ Result<> check_member(std::string_view what, Rank peer, int size) {
               fmt::format("{} rank {}: the group has ranks 0 to {}", what, peer.value(), size - 1));
 }
 
-Result<> check_inside(const RemoteMemory& from, std::span<const Get> pieces) {
-  for (const Get& piece : pieces)
+Result<> check_gets(std::span<const Get> pieces, int size) {
+  for (const Get& piece : pieces) {
+    const RemoteMemory& from = *piece.from;
+    RESHARD_TRY(check_member("get from", from.owner, size));
     if (piece.offset > from.size || piece.into.size() > from.size - piece.offset)
       return fail(Code::invalid_argument,
                   fmt::format("get of {} bytes at offset {} of the {} bytes of rank {}",
                               piece.into.size(), piece.offset, from.size, from.owner.value()));
+  }
   return {};
 }
 

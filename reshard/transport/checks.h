@@ -15,8 +15,9 @@ namespace reshard {
 /// begins the message, as in "send to".
 Result<> check_member(std::string_view what, Rank peer, int size);
 
-/// Errors: `invalid_argument` for the first piece that is not inside the peer's memory.
-Result<> check_inside(const RemoteMemory& from, std::span<const Get> pieces);
+/// Errors: `invalid_argument` for the first piece whose owner is not in a group of `size` ranks, or
+/// that is not inside its owner's memory.
+Result<> check_gets(std::span<const Get> pieces, int size);
 
 /// The errors of ControlPlane::all_gather_into() for an output of `output_bytes`, and for a rank
 /// that gives a different number of bytes than this one.

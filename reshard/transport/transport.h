@@ -98,6 +98,7 @@ struct RemoteMemory {
 
 /// A read of bytes [offset, offset + into.size()) of a peer's memory. May be empty.
 struct Get {
+  const RemoteMemory* from = nullptr;  ///< not null; borrowed for the call.
   std::size_t offset = 0;
   std::span<std::byte> into;
 };
@@ -145,11 +146,11 @@ class Transport {
   /// false or this rank may not access that memory (the message says why).
   virtual Result<RemoteMemory> open(Rank owner, const RemoteKey& key) = 0;
 
-  /// Reads pieces of a peer's memory, mapped or not, and returns when all bytes have arrived. One
-  /// copy; optimised for many short pieces in ascending order of offset. Errors: `invalid_argument`
-  /// for a piece beyond the end of the memory (nothing is read then); `aborted` if the owner is
-  /// gone.
-  virtual Result<> get(const RemoteMemory& from, std::span<const Get> pieces) = 0;
+  /// Reads pieces of peers' memory, mapped or not, and returns when all bytes have arrived. One
+  /// copy; optimised for many short pieces, those of one owner after one another, in ascending
+  /// order of offset. Errors: `invalid_argument` for a piece beyond the end of its memory (nothing
+  /// is read then); `aborted` if an owner is gone.
+  virtual Result<> get(std::span<const Get> pieces) = 0;
 
   /// Leaves the group: incomplete events of this rank fail with `aborted`, as do all present and
   /// future messages of peers with it. Harmless once all events of this rank are done. Idempotent.

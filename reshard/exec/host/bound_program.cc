@@ -129,29 +129,27 @@ Result<> BoundProgram::run(const ProgramStep& tile, int worker) {
   return {};
 }
 
-Result<> BoundProgram::flush(const RemoteMemory& from) {
-  auto done = batch_.empty() ? Result<>() : environment_.transport->get(from, batch_);
+Result<> BoundProgram::flush() {
+  auto done = batch_.empty() ? Result<>() : environment_.transport->get(batch_);
   batch_.clear();
   return done;
 }
 
 Result<> BoundProgram::run_gets(const ProgramOp& op) {
-  const RemoteMemory* from = nullptr;
   Result<> done;
   for (std::uint32_t i = op.first; i < op.end && done; ++i) {
     const ProgramPiece& piece = program_->pieces[i];
     const BufferPlace& source = places_[piece.src.index()];
-    if (from != nullptr && from != source.remote) done = flush(*from);
-    from = source.remote;
     std::byte* const into = at({piece.dst, 0}, 0);
     for_each_run(piece.copy, [&](Index src, Index dst, Index bytes) {
       if (!done) return;
-      batch_.push_back({static_cast<std::size_t>(source.offset + src),
+      batch_.push_back({source.remote,
+                        static_cast<std::size_t>(source.offset + src),
                         {into + dst, static_cast<std::size_t>(bytes)}});
-      if (batch_.size() == kMaxGets) done = flush(*from);
+      if (batch_.size() == kMaxGets) done = flush();
     });
   }
-  if (done && from != nullptr) return flush(*from);
+  if (done) return flush();
   batch_.clear();
   return done;
 }

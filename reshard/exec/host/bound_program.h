@@ -65,7 +65,7 @@ class BoundProgram {
   std::span<const CopyTask> tasks_of(const ProgramOp& op, int worker);
   Result<> run_gets(const ProgramOp& op);
   Result<> run_puts(const ProgramOp& op, int worker);
-  Result<> flush(const RemoteMemory& from);
+  Result<> flush();
   void run_other(const ProgramOp& op, int worker);
   void run_matrix(ProgramOp::Kind kind, const ProgramMatrix& m, int worker);
   void observe_matrix(ProgramOp::Kind kind, const ProgramMatrix& m, const RowPlaces& at, float amax,

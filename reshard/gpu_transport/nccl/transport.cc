@@ -73,7 +73,7 @@ class NcclTransport final : public Transport {
   // NCCL's registration of buffers is for all ranks or none, and buys nothing for this memory.
   Result<RemoteKey> share(std::span<std::byte>) override { return unsupported(); }
   Result<RemoteMemory> open(Rank, const RemoteKey&) override { return unsupported(); }
-  Result<> get(const RemoteMemory&, std::span<const Get>) override { return unsupported(); }
+  Result<> get(std::span<const Get>) override { return unsupported(); }
   void close() override { group_->close(); }
 
  private:

@@ -78,7 +78,7 @@ TEST(NvshmemDeviceMessages, the_transport_says_that_it_takes_them) {
   const auto body = [](RankEnds& me) {
     EXPECT_EQ(me.transport->capabilities(), (Capabilities{.message = true, .gpu_messages = true}));
     EXPECT_FALSE(me.transport->share({}));
-    EXPECT_FALSE(me.transport->get({}, {}));
+    EXPECT_FALSE(me.transport->get({}));
   };
   EXPECT_EQ(outcome(group.run({0}, body)), "");
 }

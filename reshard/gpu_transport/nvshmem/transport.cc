@@ -68,7 +68,7 @@ class NvshmemTransport final : public Transport {
 
   Result<RemoteKey> share(std::span<std::byte>) override { return unsupported(); }
   Result<RemoteMemory> open(Rank, const RemoteKey&) override { return unsupported(); }
-  Result<> get(const RemoteMemory&, std::span<const Get>) override { return unsupported(); }
+  Result<> get(std::span<const Get>) override { return unsupported(); }
 
   void close() override {
     exchanger_->close();

@@ -69,12 +69,12 @@ class InprocTransport final : public Transport {
     return RemoteMemory{owner, key.bytes, key.data, 0};
   }
 
-  Result<> get(const RemoteMemory& from, std::span<const Get> pieces) override {
+  Result<> get(std::span<const Get> pieces) override {
     RESHARD_TRY(usable("get"));
-    RESHARD_TRY(check_inside(from, pieces));
+    RESHARD_TRY(check_gets(pieces, size()));
     for (const Get& piece : pieces)
       if (!piece.into.empty())
-        std::memcpy(piece.into.data(), from.address + piece.offset, piece.into.size());
+        std::memcpy(piece.into.data(), piece.from->address + piece.offset, piece.into.size());
     return {};
   }
 

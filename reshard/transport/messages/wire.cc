@@ -99,11 +99,10 @@ class MessageTransport final : public Transport {
     return wire().open(owner, key);
   }
 
-  Result<> get(const RemoteMemory& from, std::span<const Get> pieces) override {
+  Result<> get(std::span<const Get> pieces) override {
     RESHARD_TRY(core_->usable("get"));
-    RESHARD_TRY(check_member("get from", from.owner, size()));
-    RESHARD_TRY(check_inside(from, pieces));
-    return wire().get(from, pieces);
+    RESHARD_TRY(check_gets(pieces, size()));
+    return wire().get(pieces);
   }
 
   void close() override { core_->close(); }
@@ -131,7 +130,7 @@ Result<RemoteKey> Wire::share(std::span<std::byte>) { return unsupported(*this, 
 Result<RemoteMemory> Wire::open(Rank, const RemoteKey&) {
   return unsupported(*this, "shared memory");
 }
-Result<> Wire::get(const RemoteMemory&, std::span<const Get>) { return unsupported(*this, "get"); }
+Result<> Wire::get(std::span<const Get>) { return unsupported(*this, "get"); }
 
 std::unique_ptr<Transport> make_transport(std::unique_ptr<Wire> wire, ControlPlane& control) {
   return std::make_unique<MessageTransport>(std::move(wire), control);

@@ -125,7 +125,7 @@ class Wire {
   /// As the calls of Transport; `unsupported` by default.
   virtual Result<RemoteKey> share(std::span<std::byte> memory);
   virtual Result<RemoteMemory> open(Rank owner, const RemoteKey& key);
-  virtual Result<> get(const RemoteMemory& from, std::span<const Get> pieces);
+  virtual Result<> get(std::span<const Get> pieces);
 
   /// Makes progress without waiting, and reports it to the sink. True if anything happened. After
   /// an error only close() may follow.

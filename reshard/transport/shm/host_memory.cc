@@ -51,11 +51,10 @@ class WithHostMemory final : public Transport {
     return reach_.open(owner, key);
   }
 
-  Result<> get(const RemoteMemory& from, std::span<const Get> pieces) override {
+  Result<> get(std::span<const Get> pieces) override {
     RESHARD_TRY(usable("get"));
-    RESHARD_TRY(check_member("get from", from.owner, size()));
-    RESHARD_TRY(check_inside(from, pieces));
-    return reach_.get(from, pieces);
+    RESHARD_TRY(check_gets(pieces, size()));
+    return reach_.get(pieces);
   }
 
   void close() override {

@@ -43,8 +43,8 @@ void read_the_next(RankEnds& me, bool shared, bool mapped) {
   ASSERT_TRUE(there) << outcome(there);
   EXPECT_EQ(there->address != nullptr, mapped);
   Bytes got(kBytes);
-  const Get all{0, got};
-  EXPECT_EQ(outcome(me.transport->get(*there, {&all, 1})), "");
+  const Get all{&*there, 0, got};
+  EXPECT_EQ(outcome(me.transport->get({&all, 1})), "");
   EXPECT_TRUE(got == content(next));
   if (mapped) {
     EXPECT_TRUE(std::ranges::equal(content(next), std::span(there->address, kBytes)));
@@ -99,15 +99,15 @@ TEST(HostMemory, is_not_read_after_close_or_an_abort) {
     const auto key = me.transport->share(memory);
     const auto own = me.transport->open(me.rank(), *key);
     ASSERT_TRUE(own) << outcome(own);
-    const Get piece{0, into}, beyond{60, into};
-    expect_error(me.transport->get(*own, {&beyond, 1}), Code::invalid_argument);
+    const Get piece{&*own, 0, into}, beyond{&*own, 60, into};
+    expect_error(me.transport->get({&beyond, 1}), Code::invalid_argument);
     expect_error(me.transport->open(Rank{2}, *key), Code::invalid_argument, {"ranks 0 to 1"});
     EXPECT_EQ(outcome(me.control->barrier(patient())), "");
     me.control->abort("enough");
-    expect_error(me.transport->get(*own, {&piece, 1}), Code::aborted, {"enough"});
+    expect_error(me.transport->get({&piece, 1}), Code::aborted, {"enough"});
     EXPECT_EQ(outcome(me.control->quiesce(patient())), "");
     me.transport->close();
-    expect_error(me.transport->get(*own, {&piece, 1}), Code::invalid_argument, {"close"});
+    expect_error(me.transport->get({&piece, 1}), Code::invalid_argument, {"close"});
     expect_error(me.transport->share(memory), Code::invalid_argument, {"close"});
   };
   EXPECT_EQ(outcome(run_with("mapped,readv", 2, body)), "");
@@ -126,8 +126,8 @@ TEST(HostMemory, of_a_killed_process_is_an_error_that_names_it) {
     EXPECT_EQ(outcome(me.control->barrier(patient())), "");
     if (me.rank() == Rank{1}) raise(SIGKILL);
     expect_error(me.control->barrier(patient()), Code::aborted, {"rank 1"});
-    const Get piece{0, into};
-    expect_error(me.transport->get(*there, {&piece, 1}), Code::aborted, {"rank 1"});
+    const Get piece{&*there, 0, into};
+    expect_error(me.transport->get({&piece, 1}), Code::aborted, {"rank 1"});
     EXPECT_EQ(outcome(me.control->quiesce(patient())), "");
   };
   EXPECT_EQ(outcome(run_with("readv", 3, body, killed)), "");

@@ -64,26 +64,35 @@ std::uint64_t offset_of(std::span<const std::byte> memory) {
 /// Most bytes of one call: the kernel truncates calls beyond 2 GiB.
 constexpr std::size_t kMaxBytes = std::size_t{1} << 30;
 
-/// The local and remote pieces of one call, which need not have the same boundaries.
-class Batch {
+/// Reads pieces of the memory of one process: one copy by the kernel, and one system call for up to
+/// 1024 pieces; adjacent ones are joined. Errors: `aborted` if the process, which is rank `owner`,
+/// has ended; `unsupported` if the kernel does not permit it.
+class PeerReader {
  public:
-  bool full() const { return num_local_ == IOV_MAX || num_remote_ == IOV_MAX; }
-  bool empty() const { return num_local_ == 0; }
-  std::size_t bytes() const { return bytes_; }
+  PeerReader(pid_t process, Rank owner) : process_(process), owner_(owner) {}
+  Rank owner() const { return owner_; }
 
-  void add(std::uint64_t address, std::span<std::byte> into) {
-    append(local_, num_local_, reinterpret_cast<std::uintptr_t>(into.data()), into.size());
-    append(remote_, num_remote_, address, into.size());
-    bytes_ += into.size();
+  /// Adds a piece; reads what was added once that is as much as a call can have.
+  Result<> add(std::uint64_t address, std::span<std::byte> into) {
+    for (std::size_t at = 0; at < into.size();) {
+      const std::size_t bytes = std::min(into.size() - at, kMaxBytes - bytes_);
+      append(local_, num_local_, reinterpret_cast<std::uintptr_t>(into.data()) + at, bytes);
+      append(remote_, num_remote_, address + at, bytes);
+      bytes_ += bytes;
+      at += bytes;
+      if (num_local_ == IOV_MAX || num_remote_ == IOV_MAX || bytes_ == kMaxBytes)
+        RESHARD_TRY(read());
+    }
+    return {};
   }
 
-  /// Reads all pieces; resumes if the kernel stops early.
-  Result<> read(pid_t process, Rank owner) {
+  /// Reads all that was added and not yet read; resumes if the kernel stops early.
+  Result<> read() {
     std::size_t local = 0, remote = 0;
     while (bytes_ > 0) {
-      const ssize_t got = process_vm_readv(process, &local_[local], num_local_ - local,
+      const ssize_t got = process_vm_readv(process_, &local_[local], num_local_ - local,
                                            &remote_[remote], num_remote_ - remote, 0);
-      if (got <= 0) return failed(owner, got == 0 ? EFAULT : errno);
+      if (got <= 0) return failed(got == 0 ? EFAULT : errno);
       bytes_ -= static_cast<std::size_t>(got);
       local = skip(local_, local, static_cast<std::size_t>(got));
       remote = skip(remote_, remote, static_cast<std::size_t>(got));
@@ -115,35 +124,20 @@ class Batch {
     return i;
   }
 
-  static Result<> failed(Rank owner, int error) {
+  Result<> failed(int error) const {
     if (error == ESRCH)
-      return fail(Code::aborted, fmt::format("rank {} is gone: its process ended", owner.value()));
+      return fail(Code::aborted, fmt::format("rank {} is gone: its process ended", owner_.value()));
     return fail(Code::unsupported,
                 fmt::format("the system does not permit reading memory of rank {}: {}",
-                            owner.value(), std::strerror(error)));
+                            owner_.value(), std::strerror(error)));
   }
 
+  // The local and remote pieces of one call need not have the same boundaries.
   List local_, remote_;
   std::size_t num_local_ = 0, num_remote_ = 0, bytes_ = 0;
+  pid_t process_;
+  Rank owner_;
 };
-
-/// Reads pieces of another process's memory that begins at `address`: one copy by the kernel, and
-/// one system call for up to 1024 pieces; adjacent ones are joined. Errors: `aborted` if the
-/// process, which is rank `owner`, has ended; `unsupported` if the kernel does not permit it.
-Result<> read_memory(pid_t process, Rank owner, std::uint64_t address,
-                     std::span<const Get> pieces) {
-  Batch batch;
-  for (const Get& piece : pieces) {
-    for (std::size_t at = 0; at < piece.into.size();) {
-      const std::size_t bytes = std::min(piece.into.size() - at, kMaxBytes - batch.bytes());
-      batch.add(address + piece.offset + at, piece.into.subspan(at, bytes));
-      at += bytes;
-      if (batch.full() || batch.bytes() == kMaxBytes) RESHARD_TRY(batch.read(process, owner));
-    }
-  }
-  if (!batch.empty()) RESHARD_TRY(batch.read(process, owner));
-  return {};
-}
 
 void copy_piece(std::byte* to, const std::byte* from, std::size_t bytes) {
   if (bytes >= kStreamed) {
@@ -175,8 +169,9 @@ Result<> PeerMemoryMap::pull(Rank from, std::span<const std::byte> source, std::
       return fail(Code::corrupt, "an address outside the file of its owner");
     RESHARD_TRY(copy_mapped(from, s.offset + offset, into));
   } else if ((peer(from).reach & kReadv) != 0) {
-    const Get piece{offset, into};
-    RESHARD_TRY(read_memory(peer(from).pid, from, s.address, {&piece, 1}));
+    PeerReader reader(peer(from).pid, from);
+    RESHARD_TRY(reader.add(s.address + offset, into));
+    RESHARD_TRY(reader.read());
   } else {
     return fail(Code::unsupported, "no access to that memory");
   }
@@ -287,19 +282,31 @@ Result<std::byte*> PeerMemoryMap::map_whole(Rank owner, std::uint64_t offset, st
   return mappings_.back().base + (offset - begin);
 }
 
-Result<> PeerMemoryMap::get(const RemoteMemory& from, std::span<const Get> pieces) {
-  if (from.handle >= opened_.size() || opened_[from.handle].owner != from.owner ||
-      from.size > opened_[from.handle].bytes)
-    return fail(Code::invalid_argument, "get from memory that this transport did not open");
-  if (from.address != nullptr) {
-    for (const Get& piece : pieces)
-      copy_piece(piece.into.data(), from.address + piece.offset, piece.into.size());
-    return {};
-  }
-  const Result<> read =
-      read_memory(peer(from.owner).pid, from.owner, opened_[from.handle].address, pieces);
-  if (read || read.error().code == Code::aborted) return read;
+Result<> PeerMemoryMap::get(std::span<const Get> pieces) {
+  const Result<> read = read_pieces(pieces);
+  if (read || read.error().code != Code::unsupported) return read;
   return fail(Code::aborted, read.error().message);
+}
+
+Result<> PeerMemoryMap::read_pieces(std::span<const Get> pieces) {
+  std::optional<PeerReader> reader;
+  for (const Get& piece : pieces) {
+    const RemoteMemory& from = *piece.from;
+    if (from.handle >= opened_.size() || opened_[from.handle].owner != from.owner ||
+        from.size > opened_[from.handle].bytes)
+      return fail(Code::invalid_argument, "get from memory that this transport did not open");
+    if (from.address != nullptr) {
+      copy_piece(piece.into.data(), from.address + piece.offset, piece.into.size());
+      continue;
+    }
+    if (reader && reader->owner() != from.owner) {
+      RESHARD_TRY(reader->read());
+      reader.reset();
+    }
+    if (!reader) reader.emplace(peer(from.owner).pid, from.owner);
+    RESHARD_TRY(reader->add(opened_[from.handle].address + piece.offset, piece.into));
+  }
+  return reader ? reader->read() : Result<>();
 }
 
 void PeerMemoryMap::close() {

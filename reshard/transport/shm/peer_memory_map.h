@@ -31,10 +31,10 @@ class PeerMemoryMap {
   /// As Wire::pull.
   Result<> pull(Rank from, std::span<const std::byte> source, std::size_t offset,
                 std::span<std::byte> into);
-  /// As Transport::share, open, get. @pre for get: the pieces are inside the memory
+  /// As Transport::share, open, get. @pre for get: the pieces are inside their memory
   Result<RemoteKey> share(std::span<std::byte> memory);
   Result<RemoteMemory> open(Rank owner, const RemoteKey& key);
-  Result<> get(const RemoteMemory& from, std::span<const Get> pieces);
+  Result<> get(std::span<const Get> pieces);
   /// Unmaps everything.
   void close();
 
@@ -58,6 +58,7 @@ class PeerMemoryMap {
   bool inside(Rank owner, std::uint64_t offset, std::uint64_t bytes);
   Result<> copy_mapped(Rank from, std::uint64_t offset, std::span<std::byte> into);
   Result<std::byte*> window(Rank from, std::size_t number);
+  Result<> read_pieces(std::span<const Get> pieces);
   Result<std::byte*> map_whole(Rank owner, std::uint64_t offset, std::uint64_t bytes);
 
   Peers& all_;

@@ -65,9 +65,7 @@ class ShmWire final : public messages::Wire {
   Result<RemoteMemory> open(Rank owner, const RemoteKey& key) override {
     return reach_.open(owner, key);
   }
-  Result<> get(const RemoteMemory& from, std::span<const Get> pieces) override {
-    return reach_.get(from, pieces);
-  }
+  Result<> get(std::span<const Get> pieces) override { return reach_.get(pieces); }
 
   Result<bool> poll(WireSink& sink) override;
   void idle(Deadline until) override;

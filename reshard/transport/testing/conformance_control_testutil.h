@@ -180,18 +180,64 @@ TEST_P(TransportControl, get_reads_pieces_of_shared_memory) {
       Bytes got(100'000, std::byte{0}), want(100'000, std::byte{0});
       const Bytes all = content(Rank{owner});
       // More short pieces than fit into one system call, an empty one, and the last byte.
-      std::vector<Get> pieces{{17, {}}};
+      std::vector<Get> pieces{{&*from, 17, {}}};
       for (std::size_t at = 3; at + 7 < 50'000; at += 13)
-        pieces.push_back({at, std::span(got).subspan(at, 7)});
-      pieces.push_back({all.size() - 1, std::span(got).last(1)});
+        pieces.push_back({&*from, at, std::span(got).subspan(at, 7)});
+      pieces.push_back({&*from, all.size() - 1, std::span(got).last(1)});
       for (const Get& piece : pieces)
         std::copy_n(all.begin() + static_cast<std::ptrdiff_t>(piece.offset), piece.into.size(),
                     want.begin() + static_cast<std::ptrdiff_t>(piece.offset));
-      EXPECT_EQ(outcome(me.transport->get(*from, pieces)), "");
+      EXPECT_EQ(outcome(me.transport->get(pieces)), "");
       EXPECT_TRUE(got == want);
-      const Get beyond{all.size() - 1, std::span(got).first(2)};
-      expect_error(me.transport->get(*from, {&beyond, 1}), Code::invalid_argument);
+      const Get beyond{&*from, all.size() - 1, std::span(got).first(2)};
+      expect_error(me.transport->get({&beyond, 1}), Code::invalid_argument);
     }
+    EXPECT_EQ(outcome(me.control->quiesce(patient())), "");
+  });
+}
+
+TEST_P(TransportControl, one_get_reads_memories_of_several_ranks) {
+  run(3, [](RankEnds& me) {
+    if (!me.transport->capabilities().direct) return;
+    const auto content = [](Rank owner, int n) {
+      return pattern(owner, Rank{n}, MessageId{9}, 5000);
+    };
+    // In a file that others map, and in memory that they may only read by get().
+    auto mapped = *HostBuffer::allocate(5000, {.shared = true});
+    auto own = *HostBuffer::allocate(5000);
+    std::vector<RemoteMemory> memories;
+    for (HostBuffer* buffer : {&mapped, &own}) {
+      std::ranges::copy(content(me.rank(), static_cast<int>(memories.size()) / 3), buffer->data());
+      const auto key = me.transport->share(buffer->bytes());
+      if (!key) {
+        expect_error(key, Code::unsupported);
+        return;
+      }
+      const auto keys = me.control->all_gather(*key, patient());
+      ASSERT_TRUE(keys) << outcome(keys);
+      for (int owner = 0; owner < me.size(); ++owner) {
+        const auto from = me.transport->open(Rank{owner}, (*keys)[static_cast<std::size_t>(owner)]);
+        ASSERT_TRUE(from) << outcome(from);
+        memories.push_back(*from);
+      }
+    }
+    Bytes got(6 * 100 * 7, std::byte{0}), want;
+    std::vector<Get> pieces;
+    // The owner changes after each piece in the first half, and seldom in the second.
+    for (std::size_t i = 0; i < 600; ++i) {
+      const std::size_t m = i < 300 ? i % 6 : i / 5 % 6, offset = i * 8 + m;
+      pieces.push_back({&memories[m], offset, std::span(got).subspan(i * 7, 7)});
+      const Bytes all = content(memories[m].owner, static_cast<int>(m) / 3);
+      want.insert(want.end(), all.begin() + static_cast<std::ptrdiff_t>(offset),
+                  all.begin() + static_cast<std::ptrdiff_t>(offset) + 7);
+    }
+    EXPECT_EQ(outcome(me.transport->get(pieces)), "");
+    EXPECT_TRUE(got == want);
+    // Nothing is read if one piece is wrong.
+    std::ranges::fill(got, std::byte{0});
+    pieces.push_back({&memories[5], 4999, std::span(got).first(2)});
+    expect_error(me.transport->get(pieces), Code::invalid_argument);
+    EXPECT_TRUE(std::ranges::all_of(got, [](std::byte b) { return b == std::byte{0}; }));
     EXPECT_EQ(outcome(me.control->quiesce(patient())), "");
   });
 }

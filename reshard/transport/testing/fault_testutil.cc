@@ -119,9 +119,7 @@ class FaultTransport final : public Transport {
   Result<RemoteMemory> open(Rank owner, const RemoteKey& key) override {
     return inner_->open(owner, key);
   }
-  Result<> get(const RemoteMemory& from, std::span<const Get> pieces) override {
-    return inner_->get(from, pieces);
-  }
+  Result<> get(std::span<const Get> pieces) override { return inner_->get(pieces); }
   void close() override { inner_->close(); }
 
   Result<std::unique_ptr<Event>> exchange(std::span<const Send> sends,

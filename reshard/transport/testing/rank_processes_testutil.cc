@@ -155,7 +155,7 @@ class NoTransport final : public Transport {
   Result<RemoteMemory> open(Rank, const RemoteKey&) override {
     return fail(Code::unsupported, "no data plane");
   }
-  Result<> get(const RemoteMemory&, std::span<const Get>) override {
+  Result<> get(std::span<const Get>) override {
     return fail(Code::unsupported, "no data plane");
   }
   void close() override {}
