@@ -13,6 +13,7 @@
 #include <map>
 #include <numeric>
 #include <unordered_map>
+#include <utility>
 
 #include "reshard/base/check.h"
 #include "reshard/base/closest_name.h"
@@ -228,14 +229,19 @@ void Planner::find_demand() {
     }
   }
   demand_.resize(supplies_.size());
+  const std::vector<Rank> all = ranks_.members();
+  // Bytes, by rank: an array, since sets have up to all ranks.
+  std::vector<Index> per_rank(all.empty() ? 0 : all.back().index() + 1);
   for (std::size_t s = 0; s < supplies_.size(); ++s) {
-    std::map<Rank, Index> per_rank;
+    RankSet wanting;
+    for (const auto& [set, bytes] : wanted[s]) wanting = wanting | (*sets_)[set];
     for (const auto& [set, bytes] : wanted[s])
-      (*sets_)[set].for_each([&, n = bytes](Rank r) { per_rank[r] += n; });
-    for (const auto& [rank, bytes] : per_rank) {
-      demand_[s].push_back({rank, supplies_[s].bytes});
-      supplies_[s].bytes += bytes;
-    }
+      (*sets_)[set].for_each([&, n = bytes](Rank r) { per_rank[r.index()] += n; });
+    demand_[s].reserve(static_cast<std::size_t>(wanting.size()));
+    wanting.for_each([&](Rank r) {
+      demand_[s].push_back({r, supplies_[s].bytes});
+      supplies_[s].bytes += std::exchange(per_rank[r.index()], 0);
+    });
   }
 }
 
