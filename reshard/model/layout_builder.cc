@@ -4,6 +4,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
+#include <utility>
 
 #include "reshard/base/check.h"
 #include "reshard/base/hash.h"
@@ -49,21 +51,42 @@ RankSetId LayoutBuilder::add_ranks(RankSet ranks) {
   return id;
 }
 
+namespace {
+
+/// The ranks of a mesh with these coordinates on some axes.
+RankSet ranks_at(const Mesh& mesh, std::span<const std::pair<int, Index>> fixed) {
+  const auto axes = static_cast<int>(mesh.axes().size());
+  Dims at;
+  std::array<bool, kMaxDims> is_fixed{};
+  for (int a = 0; a < axes; ++a) at.push_back(0);
+  for (auto [axis, coordinate] : fixed) {
+    const auto a = static_cast<std::size_t>(axis);
+    if (coordinate < 0 || coordinate >= mesh.axes()[a].size) return {};
+    if (std::exchange(is_fixed[a], true) && at[axis] != coordinate) return {};
+    at[axis] = coordinate;
+  }
+  RankSet ranks;
+  for (int a = -1; a < axes;) {
+    ranks.insert(mesh.rank_at(at));
+    // The next combination of the other axes' coordinates.
+    for (a = 0; a < axes; ++a) {
+      if (is_fixed[static_cast<std::size_t>(a)]) continue;
+      if (++at[a] < mesh.axes()[static_cast<std::size_t>(a)].size) break;
+      at[a] = 0;
+    }
+  }
+  return ranks;
+}
+
+}  // namespace
+
 RankSetId LayoutBuilder::ranks_where(MeshId id, std::span<const std::pair<int, Index>> fixed) {
   std::uint64_t key = mix64(static_cast<std::uint64_t>(id.value()));
   for (auto [axis, coordinate] : fixed)
     key = mix64(key ^
                 (static_cast<std::uint64_t>(axis) << 32 | static_cast<std::uint64_t>(coordinate)));
   if (const auto it = by_coordinates_.find(key); it != by_coordinates_.end()) return it->second;
-  const Mesh& m = mesh(id);
-  RankSet ranks;
-  for (Index i = 0; i < m.size(); ++i) {
-    const Rank r(static_cast<Rank::rep>(m.first().value() + i));
-    bool in = true;
-    for (auto [axis, coordinate] : fixed) in &= m.coordinate(r, axis) == coordinate;
-    if (in) ranks.insert(r);
-  }
-  return by_coordinates_[key] = add_ranks(std::move(ranks));
+  return by_coordinates_[key] = add_ranks(ranks_at(mesh(id), fixed));
 }
 
 SlotId LayoutBuilder::add(Slot slot) {
