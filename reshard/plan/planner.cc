@@ -228,20 +228,13 @@ void Planner::find_demand() {
           piece.bytes * tensors_of_pair_[p];
     }
   }
-  demand_.resize(supplies_.size());
   const std::vector<Rank> all = ranks_.members();
-  // Bytes, by rank: an array, since sets have up to all ranks.
   std::vector<Index> per_rank(all.empty() ? 0 : all.back().index() + 1);
   for (std::size_t s = 0; s < supplies_.size(); ++s) {
-    RankSet wanting;
-    for (const auto& [set, bytes] : wanted[s]) wanting = wanting | (*sets_)[set];
-    for (const auto& [set, bytes] : wanted[s])
-      (*sets_)[set].for_each([&, n = bytes](Rank r) { per_rank[r.index()] += n; });
-    demand_[s].reserve(static_cast<std::size_t>(wanting.size()));
-    wanting.for_each([&](Rank r) {
-      demand_[s].push_back({r, supplies_[s].bytes});
-      supplies_[s].bytes += std::exchange(per_rank[r.index()], 0);
-    });
+    std::vector<std::pair<const RankSet*, Index>> sets;
+    for (const auto& [set, bytes] : wanted[s]) sets.emplace_back(&(*sets_)[set], bytes);
+    demand_.emplace_back(sets, per_rank);
+    supplies_[s].bytes = demand_.back().bytes();
   }
 }
 
@@ -280,11 +273,7 @@ void Planner::visit_deliveries(Rank dst, F&& f) const {
         continue;
       }
       const auto s = static_cast<std::size_t>(piece->supply);
-      if (at[s] < 0) {
-        const auto it = std::lower_bound(demand_[s].begin(), demand_[s].end(), dst,
-                                         [](const Demand& d, Rank r) { return d.rank < r; });
-        at[s] = it->begin;
-      }
+      if (at[s] < 0) at[s] = demand_[s].begin_of(dst);
       const Index begin = at[s];
       at[s] += piece->bytes;
       for_each_overlap(balance_.shares[s], supplies_[s].bytes, begin, at[s],
@@ -327,12 +316,8 @@ void Planner::add_sends(Rank r, std::vector<Transfer>& out) const {
     if (it == shares.end()) continue;
     SendContext context{
         it->begin, it + 1 == shares.end() ? supplies_[s].bytes : (it + 1)->begin, {}};
-    for_each_overlap(
-        demand_[s], supplies_[s].bytes, context.begin, context.end, [&](Rank to, Index, Index) {
-          const auto d = std::lower_bound(demand_[s].begin(), demand_[s].end(), to,
-                                          [](const Demand& x, Rank y) { return x.rank < y; });
-          context.to.push_back({to, d->begin});
-        });
+    demand_[s].for_each_overlap(context.begin, context.end,
+                                [&](Rank to, Index begin) { context.to.push_back({to, begin}); });
     contexts.emplace(static_cast<std::int32_t>(s), std::move(context));
   }
   struct Mine {

@@ -9,6 +9,7 @@
 
 #include "reshard/model/model_layout.h"
 #include "reshard/plan/balance.h"
+#include "reshard/plan/demand_line.h"
 #include "reshard/plan/replica_map.h"
 
 namespace reshard {
@@ -115,11 +116,6 @@ class Planner {
   /// Identifies the pieces of all tensors with the same source list, destination list and element
   /// size.
   using PairId = StrongInt<struct PairTag>;
-  /// The share of a supply's bytes that a destination receives: from `begin` to the next entry's.
-  struct Demand {
-    Rank rank;
-    Index begin = 0;
-  };
   struct SendContext;
 
   Planner() = default;
@@ -141,7 +137,7 @@ class Planner {
   std::vector<std::vector<Piece>> pieces_;  ///< per pair.
   std::vector<Index> tensors_of_pair_;      ///< per pair: number of tensors.
   std::vector<Supply> supplies_;
-  std::vector<std::vector<Demand>> demand_;  ///< per supply, by rank ascending.
+  std::vector<DemandLine> demand_;  ///< per supply.
   Balance balance_;
   std::uint64_t digest_ = 0;
 };

@@ -37,6 +37,22 @@ Index RankSet::count_below(Rank r) const {
   return n;
 }
 
+Rank RankSet::nth(Index n) const {
+  std::size_t w = 0;
+  for (Index in = std::popcount(words_[0]); n >= in; in = std::popcount(words_[++w])) n -= in;
+  std::uint64_t bits = words_[w];
+  for (; n > 0; --n) bits &= bits - 1;
+  return Rank(static_cast<Rank::rep>(w * 64 + static_cast<std::size_t>(std::countr_zero(bits))));
+}
+
+Rank RankSet::after(Rank r) const {
+  const std::size_t next = r.index() + 1;
+  std::size_t w = next / 64;
+  std::uint64_t bits = words_[w] & (~std::uint64_t{0} << next % 64);
+  while (bits == 0) bits = words_[++w];
+  return Rank(static_cast<Rank::rep>(w * 64 + static_cast<std::size_t>(std::countr_zero(bits))));
+}
+
 std::vector<Rank> RankSet::members() const {
   std::vector<Rank> out;
   for_each([&](Rank r) { out.push_back(r); });

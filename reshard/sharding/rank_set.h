@@ -27,6 +27,10 @@ class RankSet {
   Index size() const;
   /// The number of members below r.
   Index count_below(Rank r) const;
+  /// The member that has `n` members below it. @pre 0 <= n < size()
+  Rank nth(Index n) const;
+  /// The next member above r. @pre there is one
+  Rank after(Rank r) const;
   /// Calls f(Rank) for each member, ascending.
   template <class F>
   void for_each(F&& f) const {

@@ -92,6 +92,11 @@ RC_GTEST_PROP(RankSet, behaves_as_a_set, ()) {
   }
   RC_ASSERT((both | less) == x);
   RC_ASSERT((x - x) == RankSet{});
+  const std::vector<Rank> members = x.members();
+  for (std::size_t i = 0; i < members.size(); ++i) {
+    RC_ASSERT(x.nth(static_cast<Index>(i)) == members[i]);
+    if (i > 0) RC_ASSERT(x.after(members[i - 1]) == members[i]);
+  }
 }
 
 TEST(RankSet, prints_runs) {
