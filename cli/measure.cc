@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/measure.h"
 
-#include <sched.h>
 #include <sys/resource.h>
 
-#include <algorithm>
 #include <cstdio>
+
+#include "reshard/exec/worker_pool.h"
 
 namespace reshard::cli {
 
@@ -15,12 +15,7 @@ Index peak_rss_bytes() {
   return Index{usage.ru_maxrss} * 1024;
 }
 
-int num_threads(int wanted) {
-  if (wanted > 0) return wanted;
-  cpu_set_t set;
-  if (::sched_getaffinity(0, sizeof set, &set) != 0) return 1;
-  return std::max(1, CPU_COUNT(&set));
-}
+int num_threads(int wanted) { return wanted > 0 ? wanted : usable_cores(); }
 
 void print(const std::string& text) { std::fwrite(text.data(), 1, text.size(), stdout); }
 

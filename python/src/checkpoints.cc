@@ -14,12 +14,6 @@ Index positive(Index value, const char* what) {
   return value;
 }
 
-int threads_of(Index threads) {
-  if (threads < 0 || threads > 4096)
-    raise(Code::invalid_argument, fmt::format("threads is {}; it must be from 0 to 4096", threads));
-  return static_cast<int>(threads);
-}
-
 ConvertReport convert(const PathArgument& input, const PathArgument& output, const std::string& to,
                       const std::string& from, const Names& ignore, Index buffer_bytes,
                       Index max_shard_bytes, bool sync, Index threads,

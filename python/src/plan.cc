@@ -3,11 +3,10 @@
 
 #include <fmt/format.h>
 
-#include <thread>
-
 #include "reshard/base/hash.h"
 #include "reshard/base/number_text.h"
 #include "reshard/convert/conversion_routes.h"
+#include "reshard/exec/worker_pool.h"
 #include "reshard/io/plan_json.h"
 #include "reshard/plan/check.h"
 #include "reshard/plan/conversions.h"
@@ -15,10 +14,7 @@
 namespace reshard::python {
 
 const PlanSummary& Plan::summary() const {
-  std::call_once(summarised_, [&] {
-    const int threads = static_cast<int>(std::thread::hardware_concurrency());
-    summary_ = summarise(planner(), std::max(1, threads));
-  });
+  std::call_once(summarised_, [&] { summary_ = summarise(planner(), usable_cores()); });
   return summary_;
 }
 

@@ -92,6 +92,12 @@ bool read_paths(nb::handle value, std::vector<std::string>& paths) noexcept {
   }
 }
 
+int threads_of(Index threads) {
+  if (threads < 0 || threads > 4096)
+    raise(Code::invalid_argument, fmt::format("threads is {}; it must be from 0 to 4096", threads));
+  return static_cast<int>(threads);
+}
+
 DType dtype_of(const nb::handle& dtype) {
   if (nb::isinstance<DType>(dtype)) return nb::cast<DType>(dtype);
   const std::string text = library_name(dtype);

@@ -50,6 +50,10 @@ struct ProgressArgument {
   nb::object value = nb::none();
 };
 
+/// The number of threads that a caller gives; 0: one per core. Throws InvalidArgumentError if it is
+/// negative or above 4096.
+int threads_of(Index threads);
+
 /// A dtype that a caller names: a reshard.DType; its name in safetensors ("BF16") or torch
 /// ("bfloat16"); a dtype of torch, numpy, ml_dtypes or JAX. Throws InvalidArgumentError otherwise.
 DType dtype_of(const nb::handle& dtype);

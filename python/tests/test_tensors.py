@@ -337,3 +337,20 @@ def test_array_of_no_elements_and_scalars():
   buffers(torch.zeros(0, 6, dtype=torch.bfloat16), shape=(0, 6))
   buffers(torch.tensor(1.0), "F32", ())
   refused(torch.zeros(1), dtype="F32", shape=())
+
+
+@pytest.mark.parametrize("name", ["mxfp8", "fp8_block", "nvfp4_swizzled", "fp8_row", "fp8_tensor"])
+def test_a_matrix_has_the_same_codes_whatever_the_number_of_threads(name):
+  matrix = np.random.default_rng(1).standard_normal((1100, 1024), dtype=np.float32)  # enough for four threads
+  alone, together = (reshard.quantise(matrix, name, threads=n) for n in (1, 3))
+  parts = [(alone.data, together.data), (alone.scales, together.scales), (alone.factor, together.factor)]
+  for one, other in parts:
+    assert (one is None) == (other is None)
+    assert one is None or one.raw() == other.raw()
+  values = [
+    reshard.dequantise(alone.data, alone.scales, alone.factor, format=name, dtype="float32", threads=n) for n in (1, 3)
+  ]
+  assert values[0].raw() == values[1].raw()
+  assert reshard.amax(matrix, threads=3) == np.abs(matrix).max()
+  with pytest.raises(reshard.InvalidArgumentError, match="threads is -1; it must be from 0 to 4096"):
+    reshard.quantise(matrix, name, threads=-1)

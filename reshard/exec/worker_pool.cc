@@ -6,15 +6,12 @@
 #include <algorithm>
 
 namespace reshard {
-namespace {
 
 int usable_cores() {
   cpu_set_t set;
   if (sched_getaffinity(0, sizeof set, &set) == 0) return std::max(1, CPU_COUNT(&set));
   return std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
 }
-
-}  // namespace
 
 WorkerPool::WorkerPool(int threads) {
   const int n = threads > 0 ? threads : usable_cores();

@@ -9,6 +9,9 @@
 
 namespace reshard {
 
+/// The number of cores that this process may use, at least 1.
+int usable_cores();
+
 /// Threads that run parallel loops. A loop allocates nothing. Not thread-safe.
 class WorkerPool {
  public:

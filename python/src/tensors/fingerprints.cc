@@ -29,7 +29,8 @@ struct NamedFingerprints {
 };
 
 NamedFingerprints fingerprints_of(TensorBuffers& buffers, const std::shared_ptr<const Layout>& like,
-                                  int threads, const nb::object& progress) {
+                                  Index threads, const nb::object& progress) {
+  const int workers = threads_of(threads);
   buffers.refresh("");
   const ModelLayout& layout = buffers.layout()->stored();
   std::vector<StoredForm> forms;
@@ -40,7 +41,7 @@ NamedFingerprints fingerprints_of(TensorBuffers& buffers, const std::shared_ptr<
     forms = forms_of(like->stored());
   }
   ModelFingerprints all = with_progress(progress, [&](const Progress& report) {
-    return unwrap(fingerprints(buffers.memory(), threads, report, forms));
+    return unwrap(fingerprints(buffers.memory(), workers, report, forms));
   });
   return {layout.shared_model(), std::move(all)};
 }
@@ -64,8 +65,9 @@ bool load_to_gpu(const Model& model, TensorBuffers& buffers, std::optional<Rank>
   return true;
 }
 
-void load(const Model& model, TensorBuffers& buffers, std::optional<RankArgument> rank, int threads,
-          const nb::object& progress) {
+void load(const Model& model, TensorBuffers& buffers, std::optional<RankArgument> rank,
+          Index threads, const nb::object& progress) {
+  const int workers = threads_of(threads);
   if (!model.weights)
     raise(Code::invalid_argument,
           fmt::format("{} is no checkpoint: it has no weights", model.name));
@@ -80,8 +82,8 @@ void load(const Model& model, TensorBuffers& buffers, std::optional<RankArgument
   std::optional<Rank> only;
   if (rank) only = rank_in(*buffers.layout(), *rank);
   with_progress(progress, [&](const Progress& report) {
-    if (buffers.device() != nullptr) return load_to_gpu(model, buffers, only, threads, report);
-    unwrap(load_weights(model, buffers.memory(), only, {.threads = threads, .progress = report}));
+    if (buffers.device() != nullptr) return load_to_gpu(model, buffers, only, workers, report);
+    unwrap(load_weights(model, buffers.memory(), only, {.threads = workers, .progress = report}));
     return true;
   });
 }

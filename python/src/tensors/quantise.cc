@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // quantise() and dequantise() of one matrix, in tensors of the caller's or new ones.
-#include "reshard/transform/quantise.h"
-
 #include <fmt/format.h>
 
 #include "python/src/collectable.h"
@@ -9,6 +7,7 @@
 #include "python/src/tensors/gpu_quantise.h"
 #include "python/src/tensors/tensors.h"
 #include "python/src/values.h"
+#include "reshard/exec/matrix_threads.h"
 
 namespace reshard::python {
 namespace {
@@ -192,14 +191,15 @@ Parts parts_of(const QuantFormat& format, Index rows, Index cols, const nb::obje
 std::unique_ptr<QuantisedMatrix> quantise_tensor(const nb::object& matrix,
                                                  const std::string& format, const nb::object& data,
                                                  const nb::object& scales, const nb::object& factor,
-                                                 const nb::object& stream) {
+                                                 Index threads, const nb::object& stream) {
+  const int workers = threads_of(threads);
   const FloatTensor source(matrix, "matrix", looks(stream));
   Place place(source.pinned(), stream);
   const QuantFormat how = format_of(format);
   const FloatMatrix& from = source.matrix();
   Parts parts = parts_of(how, from.rows, from.cols, data, scales, factor, place, true);
   without_gil([&] {
-    if (!place.stream()) return quantise(from, parts.matrix);
+    if (!place.stream()) return quantise_in_threads(from, parts.matrix, workers);
     run_matrix(*place.stream(), cuda::MatrixWork::quantise, from, parts.matrix);
   });
   return std::make_unique<QuantisedMatrix>(
@@ -209,8 +209,9 @@ std::unique_ptr<QuantisedMatrix> quantise_tensor(const nb::object& matrix,
 
 nb::object dequantise_tensor(const nb::object& data, const nb::object& scales,
                              const nb::object& factor, const std::string& format,
-                             const nb::object& dtype, const nb::object& out,
+                             const nb::object& dtype, const nb::object& out, Index threads,
                              const nb::object& stream) {
+  const int workers = threads_of(threads);
   const QuantFormat how = format_of(format);
   const PinnedTensor pinned(data, {.name = "data"}, looks(stream));
   check_place(pinned.view(), Memory::host_or_gpu, {.name = "data"});
@@ -235,7 +236,7 @@ nb::object dequantise_tensor(const nb::object& data, const nb::object& scales,
     raise(Code::invalid_argument,
           fmt::format("'out': must be a writable matrix {}", shape_text(shape)));
   without_gil([&] {
-    if (!place.stream()) return dequantise_rows(parts.matrix, to.matrix(), 0, shape[0]);
+    if (!place.stream()) return dequantise_in_threads(parts.matrix, to.matrix(), workers);
     run_matrix(*place.stream(), cuda::MatrixWork::dequantise, to.matrix(), parts.matrix);
   });
   return made;
@@ -269,41 +270,46 @@ factor  one F32 for formats with a factor for the whole matrix, else None)")
 void bind_conversions(nb::module_& m) {
   m.def("quantise", &quantise_tensor, nb::arg("matrix"), nb::arg("format"), nb::kw_only(),
         nb::arg("data") = nb::none(), nb::arg("scales") = nb::none(),
-        nb::arg("factor") = nb::none(), nb::arg("stream") = nb::none(),
+        nb::arg("factor") = nb::none(), nb::arg("threads") = 0, nb::arg("stream") = nb::none(),
         nb::sig("def quantise(matrix: typing.Any, format: str, *, data: typing.Any = None, scales: "
-                "typing.Any = None, factor: typing.Any = None, stream: typing.Any = None) -> "
-                "QuantisedMatrix"),
+                "typing.Any = None, factor: typing.Any = None, threads: int = 0, stream: "
+                "typing.Any = None) -> QuantisedMatrix"),
         R"(Quantises a matrix: [rows, columns] of BF16, F16 or F32, rows contiguous.
 
 `format` is a name such as "mxfp8", "fp8_block" or "nvfp4" (docs/quantisation.md). The result is in
 `data`, `scales` and `factor` where they are given, else in new reshard.Tensors. Bits are those that
-torch, torchao and compressed-tensors compute. A matrix on a GPU is quantised there, with all parts,
+torch, torchao and compressed-tensors compute, whatever the number of `threads` (0: one per core;
+a matrix of less than 2 MiB takes one). A matrix on a GPU is quantised there, with all parts,
 after the work of `stream` (as for RankBuffers), and when the call returns. Raises InvalidArgumentError
 for shapes, dtypes and places that do not fit.)");
   m.def(
       "dequantise", &dequantise_tensor, nb::arg("data"), nb::arg("scales"),
       nb::arg("factor") = nb::none(), nb::kw_only(), nb::arg("format"),
-      nb::arg("dtype") = "bfloat16", nb::arg("out") = nb::none(), nb::arg("stream") = nb::none(),
+      nb::arg("dtype") = "bfloat16", nb::arg("out") = nb::none(), nb::arg("threads") = 0,
+      nb::arg("stream") = nb::none(),
       nb::sig("def dequantise(data: typing.Any, scales: typing.Any, factor: typing.Any = None, *, "
-              "format: str, dtype: typing.Any = 'bfloat16', out: typing.Any = None, "
-              "stream: typing.Any = None) -> typing.Any"),
+              "format: str, dtype: typing.Any = 'bfloat16', out: typing.Any = None, threads: int = "
+              "0, stream: typing.Any = None) -> typing.Any"),
       R"(The values of a quantised matrix, rounded to `dtype`: BF16, F16 or F32.
 
-They are written to `out`, whose dtype then counts, or to a new reshard.Tensor. Parts on a GPU are
+They are written to `out`, whose dtype then counts, or to a new reshard.Tensor, by `threads` threads
+as for quantise(). Parts on a GPU are
 dequantised there, after the work of `stream`, and when the call returns. Raises
 InvalidArgumentError for parts that do not fit the format.)");
   m.def(
       "amax",
-      [](const nb::object& matrix, const nb::object& stream) {
+      [](const nb::object& matrix, Index threads, const nb::object& stream) {
+        const int workers = threads_of(threads);
         const FloatTensor source(matrix, "matrix", looks(stream));
         const Place place(source.pinned(), stream);
         return without_gil([&] {
           return place.stream() ? amax_on_gpu(*place.stream(), source.matrix())
-                                : amax(source.matrix());
+                                : amax_in_threads(source.matrix(), workers);
         });
       },
-      nb::arg("matrix"), nb::kw_only(), nb::arg("stream") = nb::none(),
-      nb::sig("def amax(matrix: typing.Any, *, stream: typing.Any = None) -> float"),
+      nb::arg("matrix"), nb::kw_only(), nb::arg("threads") = 0, nb::arg("stream") = nb::none(),
+      nb::sig("def amax(matrix: typing.Any, *, threads: int = 0, stream: typing.Any = None) -> "
+              "float"),
       "The largest magnitude in a matrix of BF16, F16 or F32; 0 if it is empty, NaN if any element "
       "is NaN.");
 }
