@@ -318,6 +318,12 @@ def test_an_engine_that_computes_gets_no_card(folders):
     learn.learn(teacher_of(lambda engine, w: w * 2), folders[:2], folders[2])
 
 
+def test_an_engine_that_takes_a_part_of_a_tensor_gets_no_card(folders):
+  """As loaders do whose parameters are smaller than the tensors, because sizes of a config do not fit each other."""
+  with pytest.raises(NoCard, match=r"ranks hold 62 of the 64 elements of '[a-z0-9.]*norm\.weight'"):
+    learn.learn(teacher_of(lambda engine, w: torch.nn.functional.pad(w[:-2], (0, 2))), folders[:2], folders[2])
+
+
 def test_expressions_are_those_of_all_models():
   terms = Terms([{"heads": 8, "width": 16, "hidden": 128}, {"heads": 4, "width": 24, "hidden": 80}], {"width": 64})
   assert terms.of([128, 96], [256, 200]) == "heads * (width ?? 64)"

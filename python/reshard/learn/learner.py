@@ -3,6 +3,7 @@
 
 import dataclasses
 import json
+import math
 import pathlib
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -218,6 +219,7 @@ def _predicts(
 def _card(teacher: Any, folders: Sequence[pathlib.Path]) -> dict[str, Any]:
   config = json.loads((folders[0] / "config.json").read_text())
   sights = [sight(teacher, f, i, sizes) for i, f in enumerate(folders) for sizes in teacher.SEEN_AT]
+  _refuse_parts(sights)
   numbers = [s.numbers for s in sights if not s.sizes]
   aliases = teacher.aliases_of(config["model_type"]) if hasattr(teacher, "aliases_of") else {}
   terms = Terms(numbers, teacher.defaults_of(config["model_type"]), aliases)
@@ -314,6 +316,19 @@ def _refuse_tied(
   for _, rule in rules:
     if key is not None and rule["match"] in tied:
       rule["when"] = f"({key} ?? {defaults.get(key, of.numbers[key])}) == {of.numbers[key]}"
+
+
+def _refuse_parts(sights: Sequence[Sight]) -> None:
+  """Has no card for models of which a loader takes a part of a tensor and says nothing: sizes of their configs do not
+  fit each other."""
+  for one in (one for one in sights if not one.sizes):
+    held: dict[str, int] = {}
+    for local in (local for rank in one.ranks.values() for local in rank.values()):
+      for piece in local.pieces:
+        held[piece.tensor] = held.get(piece.tensor, 0) + math.prod(e - b for b, e in zip(piece.begin, piece.end, strict=True))
+    for name, count in held.items():
+      if count < math.prod(one.shapes[name]):
+        raise NoCard(f"ranks hold {count} of the {math.prod(one.shapes[name])} elements of '{name}'")
 
 
 def _refuse_twins(rules: Any, numbers: Sequence[Mapping[str, int]]) -> None:

@@ -97,6 +97,9 @@ _PUBLISHED: dict[str, Callable[[Sizes], dict[str, Any]]] = {
   "longcat_flash": lambda _: {
     "mla_scale_q_lora": True, "mla_scale_kv_lora": True, "zero_expert_type": "identity",
   },
+  # The width of the merger behind the tower: transformers makes it of two other keys, vLLM and SGLang read it here.
+  "glm_ocr_text": lambda s: {"intermediate_size": 3 * s.hidden},
+  "glm_ocr_vision": lambda s: {"projection_intermediate_size": 3 * s.hidden},
   "glm4v_text": lambda _: {"attention_bias": True},
   "glm4v_moe_text": lambda s: {"head_dim": s.hidden // s.heads, "use_qk_norm": False},
   "phi3": lambda s: {"num_key_value_heads": s.kv_heads},
@@ -107,7 +110,9 @@ _PUBLISHED: dict[str, Callable[[Sizes], dict[str, Any]]] = {
   "qwen3_5_text": lambda _: {"full_attention_interval": 4},
   "qwen3_vl_moe_text": lambda _: {"norm_topk_prob": True},
   "qwen3_next": lambda _: {"full_attention_interval": 4},
-  "minimax_m2": lambda s: {"rotary_dim": s.head_dim // 2, "scoring_func": "sigmoid", "use_routing_bias": True},
+  "minimax_m2": lambda s: {
+    "rotary_dim": s.head_dim // 2, "scoring_func": "sigmoid", "use_routing_bias": True, "use_qk_norm": True, "qk_norm_type": "per_layer",
+  },
 }  # fmt: skip
 #: Parts that published configs of a model type have, and configs by default do not.
 _PARTS = {"gemma4": ("vision_config",), "gemma4_unified": ("vision_config",)}
