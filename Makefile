@@ -101,10 +101,10 @@ vllm-test: build python ## with vLLM itself: update running engines; compare wha
 
 # Opt-in, with the environment of vllm-test.
 .PHONY: models-test
-models-test: build python ## prove every layout card that ships anew, with small models of each class in transformers, vLLM, SGLang and Megatron
+models-test: build python ## prove every layout card that ships anew, with small models of each class in transformers, vLLM, SGLang and Megatron; bring each class home
 	@$(BUILD)/venv/bin/python -m reshard.learn transformers examples/cards/transformers --check
 	@RESHARD_ALL_MODELS=1 RESHARD_BIN=$(abspath $(PROGRAM)) $(BUILD)/venv/bin/python -m pytest -q --no-header \
-	  -p no:cacheprovider python/tests/test_module_cards.py -k comes_back
+	  -p no:cacheprovider tests/python/test_class_round_trips.py
 	@tools/python_env.sh $(BUILD)/vllm-venv tests/vllm/requirements.txt
 	@$(BUILD)/vllm-venv/bin/python -m pip --quiet install --no-deps --no-index --force-reinstall $(BUILD)/wheels/*.whl
 	@$(BUILD)/vllm-venv/bin/python -m pip --quiet install --no-deps --upgrade --target $(BUILD)/torchvision torchvision==0.28.0
