@@ -339,7 +339,7 @@ def test_array_of_no_elements_and_scalars():
   refused(torch.zeros(1), dtype="F32", shape=())
 
 
-@pytest.mark.parametrize("name", ["mxfp8", "fp8_block", "nvfp4_swizzled", "fp8_row", "fp8_tensor"])
+@pytest.mark.parametrize("name", ["mxfp8", "fp8_block", "nvfp4_swizzled", "fp8_channel", "fp8_tensor"])
 def test_a_matrix_has_the_same_codes_whatever_the_number_of_threads(name):
   matrix = np.random.default_rng(1).standard_normal((1100, 1024), dtype=np.float32)  # enough for four threads
   alone, together = (reshard.quantise(matrix, name, threads=n) for n in (1, 3))
