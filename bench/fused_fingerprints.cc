@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "bench/common/turns.h"
-#include "reshard/exec/worker_pool.h"
 #include "reshard/memory/host_buffer.h"
+#include "reshard/memory/worker_pool.h"
 #include "reshard/transform/copy.h"
 #include "reshard/transform/fingerprint.h"
 #include "reshard/transform/oracle.h"

@@ -5,7 +5,7 @@
 
 #include <cstdio>
 
-#include "reshard/exec/worker_pool.h"
+#include "reshard/memory/worker_pool.h"
 
 namespace reshard::cli {
 

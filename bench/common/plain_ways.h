@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "bench/common/turns.h"
-#include "reshard/exec/worker_pool.h"
+#include "reshard/memory/worker_pool.h"
 
 namespace reshard::bench {
 

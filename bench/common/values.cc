@@ -6,7 +6,7 @@
 #include <mutex>
 #include <vector>
 
-#include "reshard/exec/worker_pool.h"
+#include "reshard/memory/worker_pool.h"
 #include "reshard/transform/oracle.h"
 
 namespace reshard::bench {

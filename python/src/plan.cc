@@ -6,8 +6,8 @@
 #include "reshard/base/hash.h"
 #include "reshard/base/number_text.h"
 #include "reshard/convert/conversion_routes.h"
-#include "reshard/exec/worker_pool.h"
 #include "reshard/io/plan_json.h"
+#include "reshard/memory/worker_pool.h"
 #include "reshard/plan/check.h"
 #include "reshard/plan/conversions.h"
 

@@ -16,8 +16,8 @@
 #include <vector>
 
 #include "reshard/base/file.h"
-#include "reshard/exec/worker_pool.h"
 #include "reshard/io/make_layout.h"
+#include "reshard/memory/worker_pool.h"
 
 namespace reshard {
 namespace {

@@ -12,11 +12,11 @@
 #include "reshard/convert/hooks.h"
 #include "reshard/convert/output/checkpoint_output.h"
 #include "reshard/exec/progress_meter.h"
-#include "reshard/exec/worker_pool.h"
 #include "reshard/io/files/json.h"
 #include "reshard/io/hf/config.h"
 #include "reshard/io/make_layout.h"
 #include "reshard/memory/host_buffer.h"
+#include "reshard/memory/worker_pool.h"
 #include "reshard/model/names.h"
 #include "reshard/transform/oracle.h"
 

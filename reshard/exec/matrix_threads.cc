@@ -5,7 +5,7 @@
 #include <cmath>
 #include <vector>
 
-#include "reshard/exec/worker_pool.h"
+#include "reshard/memory/worker_pool.h"
 
 namespace reshard {
 namespace {

@@ -9,9 +9,9 @@
 #include <utility>
 
 #include "reshard/base/result.h"
-#include "reshard/exec/worker_pool.h"
 #include "reshard/index/interval.h"
 #include "reshard/memory/host_buffer.h"
+#include "reshard/memory/worker_pool.h"
 #include "reshard/transport/control.h"
 
 namespace reshard {

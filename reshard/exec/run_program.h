@@ -5,8 +5,8 @@
 #include <memory>
 
 #include "reshard/exec/conversion_verifier.h"
-#include "reshard/exec/worker_pool.h"
 #include "reshard/memory/host_buffer.h"
+#include "reshard/memory/worker_pool.h"
 #include "reshard/program/program.h"
 #include "reshard/transport/transport.h"
 

@@ -9,7 +9,7 @@
 
 #include "reshard/exec/agreement.h"
 #include "reshard/exec/run_program.h"
-#include "reshard/exec/worker_pool.h"
+#include "reshard/memory/worker_pool.h"
 #include "reshard/program/compile_batch.h"
 #include "reshard/transport/group.h"
 #include "reshard/transport/registry.h"

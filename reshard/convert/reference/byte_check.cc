@@ -10,7 +10,7 @@
 #include <optional>
 
 #include "reshard/exec/progress_meter.h"
-#include "reshard/exec/worker_pool.h"
+#include "reshard/memory/worker_pool.h"
 #include "reshard/transform/quantise.h"
 
 namespace reshard {

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "reshard/exec/progress_meter.h"
-#include "reshard/exec/worker_pool.h"
+#include "reshard/memory/worker_pool.h"
 #include "reshard/transform/convert.h"
 #include "reshard/transform/copy.h"
 #include "reshard/transform/oracle.h"

@@ -7,7 +7,7 @@
 
 #include "reshard/convert/reference/quant_areas.h"
 #include "reshard/exec/rank_buffers.h"
-#include "reshard/exec/worker_pool.h"
+#include "reshard/memory/worker_pool.h"
 
 namespace reshard {
 

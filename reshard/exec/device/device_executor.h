@@ -10,7 +10,7 @@
 #include "reshard/exec/exchange_queue.h"
 #include "reshard/exec/executor.h"
 #include "reshard/exec/rank_buffers.h"
-#include "reshard/exec/worker_pool.h"
+#include "reshard/memory/worker_pool.h"
 
 namespace reshard::device {
 

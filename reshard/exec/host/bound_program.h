@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "reshard/exec/conversion_verifier.h"
-#include "reshard/exec/worker_pool.h"
 #include "reshard/memory/host_buffer.h"
+#include "reshard/memory/worker_pool.h"
 #include "reshard/program/program.h"
 #include "reshard/transform/copy.h"
 #include "reshard/transport/transport.h"

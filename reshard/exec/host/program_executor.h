@@ -11,7 +11,7 @@
 #include "reshard/exec/executor.h"
 #include "reshard/exec/host/bound_program.h"
 #include "reshard/exec/host/ready_tiles.h"
-#include "reshard/exec/worker_pool.h"
+#include "reshard/memory/worker_pool.h"
 
 namespace reshard::host {
 

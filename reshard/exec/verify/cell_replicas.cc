@@ -9,7 +9,7 @@
 #include "reshard/exec/device/rank_memory.h"
 #include "reshard/exec/progress_meter.h"
 #include "reshard/exec/verify/fingerprints.h"
-#include "reshard/exec/worker_pool.h"
+#include "reshard/memory/worker_pool.h"
 #include "reshard/plan/locate.h"
 
 namespace reshard {

@@ -4,7 +4,7 @@
 #include <array>
 #include <vector>
 
-#include "reshard/exec/worker_pool.h"
+#include "reshard/memory/worker_pool.h"
 #include "reshard/refit/session_side.h"
 
 namespace reshard::conversion {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "reshard/exec/worker_pool.h"
+#include "reshard/memory/worker_pool.h"
 
 #include <sched.h>
 
