@@ -10,6 +10,7 @@
 #include "reshard/io/hf/architectures.h"
 #include "reshard/io/hf/config_values.h"
 #include "reshard/io/rules_file.h"
+#include "reshard/model/families/transformers_modules.h"
 
 namespace reshard {
 
@@ -60,6 +61,13 @@ Result<std::optional<RuleSet>> find_card(const std::string& family, const Model&
                             model.config_path, config.model_type));
   }
   return std::optional<RuleSet>();
+}
+
+Result<std::optional<RuleSet>> find_module_card(const LayoutSpec& spec, const Model& model) {
+  const bool newest =
+      RESHARD_TRY(transformers_release(spec)).value_or(kNewestTransformers) == kNewestTransformers;
+  if (!newest || model.config || !model.opaque.empty()) return std::optional<RuleSet>();
+  return find_card(spec.family, model);
 }
 
 Result<std::vector<KnownClass>> known_classes() {

@@ -8,6 +8,7 @@
 #include "reshard/base/result.h"
 #include "reshard/io/open_model.h"
 #include "reshard/model/families/rules.h"
+#include "reshard/model/layout_spec.h"
 
 /// Layout cards: rules that were learned from a framework, for one class of models each. They are
 /// cards/FRAMEWORK/CLASS.json beside the examples (example_configs.h).
@@ -24,6 +25,11 @@ Result<RuleSet> read_card_of(const std::string& framework, const std::string& na
 /// there is no config, no card, or a class that is known and whose config was not taken.
 /// Errors: a card that is wrong; a class whose card is for other model types.
 Result<std::optional<RuleSet>> find_card(const std::string& family, const Model& model);
+
+/// The card of transformers for a layout `fsdp`: how modules of release 5 hold a class that no
+/// family knows. None for a class with a family, and for a checkpoint with values that are not
+/// read, which move as they are. Errors: those of find_card(); a release that is not known.
+Result<std::optional<RuleSet>> find_module_card(const LayoutSpec& spec, const Model& model);
 
 /// A model class that layouts know by its config.
 struct KnownClass {

@@ -23,7 +23,6 @@
 #include "reshard/io/torch_dist/torch_dist_layout.h"
 #include "reshard/io/traced/traced_layout.h"
 #include "reshard/model/families.h"
-#include "reshard/model/families/transformers_modules.h"
 #include "reshard/model/quant/notation.h"
 
 namespace reshard {
@@ -45,14 +44,10 @@ tl::unexpected<Error> needs_config(const LayoutSpec& spec, const Model& model) {
                   traced.empty() ? "" : fmt::format("; {} asks the engine's own loader", traced)));
 }
 
-/// The card of transformers for `fsdp`: how modules of release 5 hold a class that no family knows.
-/// None for a class with a family, and for a checkpoint with values that are not read, which move
-/// as they are.
-Result<std::optional<RuleSet>> module_card(const LayoutSpec& spec, const Model& model) {
-  const bool newest =
-      RESHARD_TRY(transformers_release(spec)).value_or(kNewestTransformers) == kNewestTransformers;
-  if (!newest || model.config || !model.opaque.empty()) return std::optional<RuleSet>();
-  return find_card(spec.family, model);
+/// True if the layout is that of the model's own files, which hold what they hold.
+bool is_own(const Model& model, const std::string& rules_folder) {
+  return model.weights && model.weights->kind() != Checkpoint::Kind::hf && !rules_folder.empty() &&
+         rules_folder == model.weights->folder();
 }
 
 /// The layout that rules say. Cards of known classes read no config file, which may be gone.
@@ -65,6 +60,8 @@ Result<ModelLayout> layout_by(const RuleSet& rules, const LayoutSpec& spec, Fami
   // open_model() may have taken fewer layers than the file says.
   if (model.config) values.numbers["num_hidden_layers"] = model.config->num_hidden_layers;
   input.values = &values;
+  const std::set<std::string> all = {"*"};
+  input.may_lack = is_own(model, rules_folder) ? &all : &model.ignore;
   ExpertTables tables;
   if (const auto map = spec.keys.find("expert_map"); map != spec.keys.end()) {
     tables = RESHARD_TRY(read_expert_map(in_folder(rules_folder, map->second)));
@@ -84,12 +81,13 @@ Result<ModelLayout> build(const LayoutSpec& spec, const FamilyInput& input, cons
   if (spec.family == "hf") return hf_layout(spec, input);
   if (spec.family == "dcp") return fsdp_layout(spec, input);
   if (spec.family == "fsdp") {
-    const auto card = RESHARD_TRY(module_card(spec, model));
+    const auto card = RESHARD_TRY(find_module_card(spec, model));
     side.by_card = card.has_value();
-    return card ? layout_by_rules_of(spec, model, *card) : fsdp_layout(spec, input);
+    return card ? layout_by(*card, spec, input, model, rules_folder) : fsdp_layout(spec, input);
   }
   const auto path = in_folder(rules_folder, spec.file);
-  if (spec.family == "rules") return layout_by_rules_of(spec, model, RESHARD_TRY(read_rules(path)));
+  if (spec.family == "rules")
+    return layout_by(RESHARD_TRY(read_rules(path)), spec, input, model, rules_folder);
   if (spec.family == "dtensor") return dtensor_layout(spec, input, RESHARD_TRY(read_dtensor(path)));
   if (spec.family == "explicit")
     return explicit_layout(spec, input, RESHARD_TRY(read_layout_file(path)));

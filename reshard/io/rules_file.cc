@@ -167,6 +167,68 @@ Result<> parse_names(const files::Fields& root, RuleSet& set) {
   return {};
 }
 
+/// The patterns of an entry of `complete`, with what they begin with.
+Result<std::vector<std::string>> complete_patterns(const files::Fields& fields,
+                                                   std::string_view key) {
+  const std::string front = fields.has("front") ? RESHARD_TRY(line(fields, "front")) : "";
+  std::vector<std::string> patterns;
+  for (const Json& json : RESHARD_TRY(fields.list(key, kMaxRules))) {
+    if (json.string() == nullptr || !is_one_line(*json.string()) ||
+        json.string()->size() > kMaxRulePattern)
+      return fail(Code::corrupt, fmt::format("{}: {} must list names, one is {}", fields.where(),
+                                             key, json.describe()));
+    patterns.push_back(front + *json.string());
+  }
+  if (!patterns.empty()) return patterns;
+  return fail(Code::corrupt, fmt::format("{}: {} is empty", fields.where(), key));
+}
+
+/// Errors: '*', a '#' beside a digit, and numbers that differ in count from those of the first.
+Result<> check_complete_pattern(const std::string& pattern, const std::string& first,
+                                const std::string& where) {
+  const auto is_run = [](char c) { return c == '#' || (c >= '0' && c <= '9'); };
+  bool good = pattern.find('*') == pattern.npos;
+  for (std::size_t i = 0; i + 1 < pattern.size(); ++i)
+    good &= !is_run(pattern[i]) || !is_run(pattern[i + 1]) ||
+            (pattern[i] != '#' && pattern[i + 1] != '#');
+  const int count = count_wildcards(pattern);
+  if (good && count == count_wildcards(first) && count <= static_cast<int>(kMaxCompleteNumbers))
+    return {};
+  return fail(Code::corrupt,
+              fmt::format("{}: {} must have as many # as {}, at most {}, none beside a digit, and "
+                          "no *",
+                          where, in_quotes(pattern), in_quotes(first), kMaxCompleteNumbers));
+}
+
+Result<> parse_complete(const files::Fields& root, RuleSet& set) {
+  std::size_t count = 0;
+  for (const Json& entry : RESHARD_TRY(root.list("complete", kMaxRules))) {
+    const auto place = fmt::format("complete {}", set.complete.size() + 1);
+    const auto fields =
+        RESHARD_TRY(files::Fields::of(entry, place, {"all", "any", "front", "of", "must"}));
+    RuleSet::Complete complete;
+    complete.any = fields.has("any");
+    complete.patterns = RESHARD_TRY(complete_patterns(fields, complete.any ? "any" : "all"));
+    complete.of = RESHARD_TRY(expression_if(fields, "of", 0));
+    complete.must = RESHARD_TRY(expression_if(fields, "must", 0));
+    const std::string& first = complete.patterns[0];
+    for (const std::string& pattern : complete.patterns)
+      RESHARD_TRY(check_complete_pattern(pattern, first, place));
+    const bool numbered = count_wildcards(first) > 0, asks = complete.of || complete.must;
+    if (fields.has("all") == complete.any || complete.of.has_value() > numbered ||
+        (complete.must && numbered) || (!asks && (complete.any || complete.patterns.size() == 1)))
+      return fail(
+          Code::corrupt,
+          fmt::format("{}: must have either all or any; of with #, or must without; and any, "
+                      "or a single name, one of these two",
+                      place));
+    if ((count += complete.patterns.size()) > kMaxRules)
+      return fail(Code::corrupt, fmt::format("complete has more than {} names", kMaxRules));
+    set.complete.push_back(std::move(complete));
+  }
+  return {};
+}
+
 Result<> parse_blocks(const files::Fields& root, RuleSet& set) {
   for (const Json& entry : RESHARD_TRY(root.list("blocks", kMaxBlocks))) {
     const auto fields = RESHARD_TRY(
@@ -235,9 +297,10 @@ Result<> check_local_name(std::string_view name, std::string_view match, int wil
 
 Result<RuleSet> parse_rules(std::string_view text, const RuleSet* base) {
   const Json json = RESHARD_TRY(parse_json(text));
-  const auto root = RESHARD_TRY(files::Fields::of(
-      json, "the file",
-      {"axes", "keys", "require", "dtype", "rules", "card", "let", "texts", "blocks", "base"}));
+  const auto root =
+      RESHARD_TRY(files::Fields::of(json, "the file",
+                                    {"axes", "keys", "require", "dtype", "rules", "card", "let",
+                                     "texts", "blocks", "base", "complete"}));
   RuleSet set;
   if (root.has("base") != (base != nullptr))
     return fail(Code::corrupt, "base is only for cards that ship with the program");
@@ -256,6 +319,7 @@ Result<RuleSet> parse_rules(std::string_view text, const RuleSet* base) {
   RESHARD_TRY(parse_requirements(root, set));
   RESHARD_TRY(parse_names(root, set));
   RESHARD_TRY(parse_blocks(root, set));
+  RESHARD_TRY(parse_complete(root, set));
   set.card = RESHARD_TRY(parse_card(root));
   const auto entries = RESHARD_TRY(root.list("rules", kMaxRules));
   if (entries.empty() && base == nullptr)

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <set>
 #include <span>
 #include <string>
 #include <string_view>
@@ -39,6 +40,8 @@ struct FamilyInput {
   const std::vector<ModuleTensor>* file_form = nullptr;
   /// rules: what the config.json says; null without one.
   const ConfigValues* values = nullptr;
+  /// rules: patterns of tensors that the model may lack; null: none.
+  const std::set<std::string>* may_lack = nullptr;
 };
 
 /// The checkpoint itself. Keys: shards (1; ranks, each with whole tensors, about equal bytes),

@@ -17,7 +17,7 @@ class RulesDoc(unittest.TestCase):
     def setUp(self):
         self.d = pathlib.Path(tempfile.mkdtemp(prefix="reshard-rules-"))
         self.addCleanup(shutil.rmtree, self.d)
-        cut, fused, self.apart = re.findall(r"```json\n(.*?)```", DOC.read_text(), re.S)
+        cut, fused, self.apart, self.complete = re.findall(r"```json\n(.*?)```", DOC.read_text(), re.S)
         (self.d / "cut.json").write_text(cut)
         (self.d / "fused.json").write_text(fused)
 
@@ -62,6 +62,27 @@ class RulesDoc(unittest.TestCase):
         )
         program.done("convert", "out", "back", "--to", "hf", cwd=self.d)
         program.done("verify", "hf", "back", cwd=self.d)
+
+    def test_a_model_that_lacks_a_tensor_is_refused_by_its_name(self):
+        (self.d / "complete.json").write_text(self.complete)
+        program.done("inspect", "qwen3-30b-a3b", "--layout", "rules:complete.json", cwd=self.d)
+        (self.d / "hf").mkdir()
+        said = {"architectures": ["StandInForCausalLM"], "model_type": "stand_in"}
+        sizes = {"num_hidden_layers": 2, "num_experts": 2, "tie_word_embeddings": True}
+        program.write_json(self.d / "hf" / "config.json", said | sizes)
+        layer = ["input_layernorm", "self_attn.q_proj", "self_attn.o_proj"]
+        layer += [f"mlp.experts.{e}.{kind}_proj" for e in (0, 1) for kind in ("gate", "up", "down")]
+        names = ["embed_tokens", "norm", *(f"layers.{i}.{name}" for i in (0, 1) for name in layer)]
+
+        def said_without(*missing):
+            kept = {f"model.{n}.weight": ("BF16", [1], b"\0\0") for n in names if n not in missing}
+            program.write_safetensors(self.d / "hf" / "model.safetensors", kept)
+            return program.run("convert", "hf", "out", "--to", "rules:complete.json", cwd=self.d).stderr
+
+        for name in ("norm", "layers.1.self_attn.o_proj", "layers.0.mlp.experts.1.up_proj"):
+            self.assertIn(f"tensor 'model.{name}.weight' is missing from the model\n", said_without(name))
+        self.assertIn("and 3 more are\n", said_without(*(f"layers.1.{name}" for name in layer)))
+        self.assertEqual(said_without(), "")
 
     def test_what_its_ranks_hold(self):
         config = program.write_json(

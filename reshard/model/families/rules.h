@@ -14,6 +14,9 @@
 
 namespace reshard {
 
+/// The largest number of '#' in a pattern of RuleSet::Complete.
+inline constexpr unsigned kMaxCompleteNumbers = 3;
+
 /// A part of a local tensor, made of the canonical tensors whose names match a pattern. In the
 /// order in which they apply: `apart`, `take`, `dims`, `each`, `pad`, `cuts`. Expressions may use
 /// the numbers of the model's config, the sizes of the axes, the keys and `let`; some may use
@@ -156,6 +159,17 @@ struct RuleSet {
     std::string name;  ///< what rules call it; several have one name.
     Rule common;       ///< match, name, when, from, below and where.
   };
+  /// Tensors of which the model has all or none at the same numbers, and those that it must have.
+  struct Complete {
+    /// Names, in which '#' is a number: all have equally many, at most kMaxCompleteNumbers.
+    std::vector<std::string> patterns;
+    bool any = false;  ///< one of the tensors is enough, of those that the model must have.
+    /// Names without '#': the model must have them, if it is not 0.
+    std::optional<Expression> must = {};
+    /// The model must have the tensors at all last numbers below it, of the other numbers that any
+    /// of them has; larger ones are not looked at.
+    std::optional<Expression> of = {};
+  };
   /// Whose layout the rules are, of a card: rules that were learned from a framework.
   struct Card {
     std::string framework, release;                       ///< such as "vllm" and "0.32.0".
@@ -179,6 +193,7 @@ struct RuleSet {
   std::vector<Number> let = {};
   std::vector<Text> texts = {};
   std::vector<Block> blocks = {};  ///< for rules of a card whose base this is.
+  std::vector<Complete> complete = {};
   /// Floating-point tensors have the dtype of the config, unless the notation says another.
   bool config_dtype = false;
 };

@@ -12,6 +12,7 @@
 #include "reshard/model/families/local_names.h"
 #include "reshard/model/families/megatron/card_keys.h"
 #include "reshard/model/families/rules/class_names.h"
+#include "reshard/model/families/rules/complete.h"
 #include "reshard/model/families/rules/expert_order.h"
 #include "reshard/model/families/rules/rule_index.h"
 #include "reshard/model/families/rules/rule_places.h"
@@ -47,6 +48,7 @@ class Rules {
       : spec_(spec),
         rules_(rules),
         config_(rules.card ? input.config : nullptr),
+        may_lack_(input.may_lack),
         m_(*input.model),
         b_(to_string(spec), input.model),
         values_(spec, input, rules),
@@ -64,6 +66,8 @@ class Rules {
     RESHARD_TRY(choose_rules());
     RESHARD_TRY(check_head());
     RESHARD_TRY(collect());
+    if (config_ == nullptr)  // else open_model() has checked the tensors
+      RESHARD_TRY(check_complete(rules_.complete, m_, lookup_, may_lack_));
     for (const Instance& instance : instances_)
       if (auto added = add(instance); !added)
         return misplaced_ ? tl::unexpected(std::move(added).error())
@@ -461,6 +465,7 @@ class Rules {
   const LayoutSpec& spec_;
   const RuleSet& rules_;
   const ModelConfig* config_;  ///< of a card, if it describes the class.
+  const std::set<std::string>* may_lack_;
   const ModelSpec& m_;
   LayoutBuilder b_;
   RuleValues values_;
