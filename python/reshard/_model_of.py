@@ -84,6 +84,11 @@ def _saved(config: Any) -> Iterator[tuple[str, torch.Tensor]]:
 
   with torch.device("meta"):
     module = class_of(config)._from_config(config, dtype=getattr(config, "dtype", None) or torch.bfloat16)
+  yield from saved(module)
+
+
+def saved(module: Any) -> Iterator[tuple[str, torch.Tensor]]:
+  """The tensors that save_pretrained() of a model without memory would write."""
   module.tie_weights()
   state = module.state_dict()
   tied = getattr(module, "all_tied_weights_keys", None) or {}

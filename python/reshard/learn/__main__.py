@@ -3,6 +3,7 @@
 
     python -m reshard.learn vllm FOLDER [CLASS ...]          writes FOLDER/CLASS.json for each class
     python -m reshard.learn vllm FOLDER --check [CLASS ...]  proves those that are there anew
+    python -m reshard.learn vllm FOLDER --complete [CLASS ...]  says in them which tensors belong together, without vLLM
 
 Prints a line for each class: how its card was proved, or why it has none. Ends with 1 if a card that
 was to be checked is wrong.
@@ -26,9 +27,12 @@ import torch
 import transformers
 
 from reshard.learn import NoCard, card_text, extended, learn, prove, tiny
+from reshard.learn.complete import complete_of
 from reshard.learn.learner import also_for, without_layers
+from reshard.learn.missing import is_read, prove_complete
 from reshard.learn.published import prefixes_of, publish, with_both_names
 from reshard.learn.stored import STORED, Stored, store
+from reshard.learn.variants import variants_of
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,12 +94,16 @@ def main() -> int:
   parser.add_argument("framework", choices=["megatron", "sglang", "transformers", "vllm"])
   parser.add_argument("folder", type=pathlib.Path)
   parser.add_argument("classes", nargs="*", metavar="CLASS")
-  parser.add_argument("--check", action="store_true")
+  mode = parser.add_mutually_exclusive_group()
+  mode.add_argument("--check", action="store_true")
+  mode.add_argument("--complete", action="store_true")
   chosen = parser.parse_intermixed_args()
   os.environ["RESHARD_CACHE"] = "off"
   transformers.logging.set_verbosity_error()
   logging.disable(logging.WARNING)
   torch.set_num_threads(1)  # small tensors: threads would wait for each other
+  if chosen.complete:
+    return _complete(chosen.folder, chosen.classes)
   teacher = importlib.import_module(f"reshard.learn.{chosen.framework}")
   known = teacher.classes()
   there = [p.stem for p in sorted(chosen.folder.glob("*.json"))]
@@ -108,6 +116,42 @@ def main() -> int:
     print(f"{name}: {said} ({time.monotonic() - begin:.0f} s)", flush=True)
   print(f"{len(of) - wrong} of {len(of)}")
   return int(chosen.check and wrong > 0)
+
+
+def _complete(folder: pathlib.Path, classes: Sequence[str]) -> int:
+  """Adds the key `complete` to cards that are there; 1 if it could not be proved for one."""
+  wrong = 0
+  for name in classes or [p.stem for p in sorted(folder.glob("*.json"))]:
+    said, good = _apart(_complete_one, folder / f"{name}.json")
+    wrong += not good
+    print(f"{name}: {said}", flush=True)
+  return int(wrong > 0)
+
+
+def _complete_one(path: pathlib.Path) -> tuple[str, bool]:
+  card = json.loads(path.read_text(encoding="utf-8"))
+  if "base" in card:
+    return "written by hand", True
+  try:
+    made, said = completed(card, path.stem)
+  except Exception as error:
+    return f"not known: {type(error).__name__}: {' '.join(str(error).split())[:200]}", False
+  path.write_text(card_text(made), encoding="utf-8")
+  return said, True
+
+
+def completed(card: Mapping[str, Any], name: str) -> tuple[dict[str, Any], str]:
+  """A card with the key `complete`, proved, and how many kinds of missing tensors it notices.
+
+  Raises Incomplete, or what transformers raises for a class that it cannot build.
+  """
+  variants = variants_of(name)
+  made = {key: value for key, value in card.items() if key != "complete"}
+  if is_read(variants[0]):
+    return made, "none: the config of the class is read, and says which tensors there are"
+  if entries := complete_of(made, variants):
+    made["complete"] = entries
+  return made, prove_complete(made, variants)
 
 
 def _apart(run: Callable[..., tuple[str, bool]], *arguments: Any) -> tuple[str, bool]:
@@ -148,6 +192,11 @@ def _one(teacher: Any, name: str, folder: pathlib.Path, check: bool) -> tuple[st
         made = one.added_to(teacher, made, models, one.checkpoints(root / f"other{i}", name))
       except Exception as error:  # of the class too: not every combination of flags is one
         without += f"; not with {one.said}: {' '.join(str(error).split())[:160]}"
+  try:
+    made, notices = completed(made, name)
+    without += f"; notices that one is missing of {notices}"
+  except Exception as error:
+    without += f"; does not know missing tensors: {' '.join(str(error).split())[:160]}"
   path.write_text(card_text(made), encoding="utf-8")
   return str(made["card"]["proof"]) + without, True
 

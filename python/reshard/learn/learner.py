@@ -170,10 +170,13 @@ def _untied(require: Sequence[Mapping[str, str]]) -> list[Mapping[str, str]]:
 
 
 def card_text(card: Mapping[str, Any]) -> str:
-  """The card as its file has it: one rule per line."""
-  head = {key: value for key, value in card.items() if key != "rules"}
-  lines = ",\n".join("  " + json.dumps(rule) for rule in card["rules"])
-  return json.dumps(head)[:-1] + ',\n"rules": [\n' + lines + "\n]}\n"
+  """The card as its file has it: one rule per line, and one entry of `complete`."""
+  lists = {key: card[key] for key in ("complete", "rules") if key in card}
+  head = json.dumps({key: value for key, value in card.items() if key not in lists})
+  for key, entries in lists.items():
+    lines = ",\n".join("  " + json.dumps(entry) for entry in entries)
+    head = f'{head[:-1]},\n"{key}": [\n{lines}\n]}}'
+  return head + "\n"
 
 
 def prove(

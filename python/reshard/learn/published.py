@@ -26,7 +26,7 @@ def publish(model: torch.nn.Module, folder: pathlib.Path) -> None:
     return
   for path in folder.glob("*.safetensors"):
     tensors = load_file(path)
-    save_file({_renamed(name, prefixes): t for name, t in tensors.items()}, path, metadata={"format": "pt"})
+    save_file({renamed(name, prefixes): t for name, t in tensors.items()}, path, metadata={"format": "pt"})
 
 
 def with_both_names(given: Sequence[dict[str, Any]], prefixes: Mapping[str, str]) -> list[dict[str, Any]]:
@@ -72,7 +72,8 @@ def prefixes_of(model: torch.nn.Module) -> dict[str, str]:
   return found
 
 
-def _renamed(name: str, prefixes: dict[str, str]) -> str:
+def renamed(name: str, prefixes: Mapping[str, str]) -> str:
+  """A tensor's name in published checkpoints. `prefixes`: as prefixes_of()."""
   for attribute, prefix in prefixes.items():
     at = rf"((?:^|\.){re.escape(attribute)}\.)(?!{re.escape(prefix)}\.)"
     name = re.sub(at, rf"\g<1>{prefix}.", name, count=1)
