@@ -119,18 +119,18 @@ def test_cards_that_ship_say_what_the_learner_says_of_them(framework, name):
   made, said = completed(shipped, name)
   assert made["complete"] == shipped["complete"]
   noticed, of = map(int, said.split()[:3:2])
-  assert 0 <= of - noticed <= 1, said
+  assert 0 <= of - noticed <= 2, said
 
 
 def test_a_card_that_asks_for_other_tensors_is_not_proved():
   models = variants.variants_of("OlmoeForCausalLM")
   card = card_of("vllm", "OlmoeForCausalLM")
-  assert prove_complete(card, models).startswith("17 of 17 kinds")
+  assert prove_complete(card, models).startswith("15 of 15 kinds")
   card["complete"][0] = {"all": ["lm_head.weight"], "must": "1"}
   with pytest.raises(complete.Incomplete, match="a model of the class is refused: .*'lm_head.weight' is missing"):
     prove_complete(card, models)
   card["complete"] = card["complete"][1:2]
-  assert "2 of 17 kinds of tensors, not" in prove_complete(card, models)
+  assert "8 of 15 kinds of tensors, not" in prove_complete(card, models)
 
 
 def test_layers_are_not_counted_by_a_key_that_others_equal():

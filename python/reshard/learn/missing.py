@@ -19,7 +19,7 @@ _MOST_NAMES = 4000
 
 
 def prove_complete(card: Mapping[str, Any], variants: Sequence[Variant]) -> str:
-  """How many kinds of tensors are missed, of those of the class's small models.
+  """How many kinds of tensors are missed, of those of the class's small models, and the first that are not.
 
   Raises Incomplete if a model is refused as it is, or a missing tensor is called by another name.
   """
@@ -27,17 +27,19 @@ def prove_complete(card: Mapping[str, Any], variants: Sequence[Variant]) -> str:
   missed: set[str] = set()
   text = card_text(card)
   for variant, names in fitting(card, variants):
-    if len(names) < _MOST_NAMES and (said := _refusal(text, variant, ())):
-      raise Incomplete(f"a model of the class is refused: {said}")
-    for kind, name in _samples(names, kinds.copy()) if variant.plain else ():
+    if len(names) >= _MOST_NAMES:
+      continue
+    whole = _refusal(text, variant, ())
+    if whole is not None and _MISSING.search(whole):
+      raise Incomplete(f"a model of the class is refused: {whole}")
+    for kind, name in _samples(names, kinds.copy()) if variant.plain and whole is None else ():
       kinds.add(kind)
       said = _refusal(text, variant, (name,))
-      if said is None:
-        continue
-      found = _MISSING.search(said)
-      if found is None or found[1] != name:
+      found = _MISSING.search(said or "")
+      if found is not None and found[1] != name:
         raise Incomplete(f"without '{name}', another tensor is missing: {said}")
-      missed.add(kind)
+      if said is not None:  # by a rule, too: a part of a fused tensor
+        missed.add(kind)
   unseen = sorted(kinds - missed)
   return f"{len(missed)} of {len(kinds)} kinds of tensors" + (f", not {', '.join(unseen[:3])}" if unseen else "")
 
@@ -61,12 +63,12 @@ def _samples(names: Collection[str], but: Collection[str]) -> Iterator[tuple[str
 
 
 def _refusal(card: str, variant: Variant, without: Collection[str]) -> str | None:
-  """What is missing of a model, as the card says it; None for nothing."""
+  """Why a card refuses a model; None if it does not."""
   with tempfile.TemporaryDirectory() as folder:
     try:
       reshard.rules_layout(card, reshard.open_model(_written(folder, variant, without)))
     except reshard.Error as error:
-      return str(error) if "missing from the model" in str(error) else None
+      return str(error)
   return None
 
 
