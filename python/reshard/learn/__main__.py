@@ -43,12 +43,14 @@ class Round:
   flags   of the config that are flipped
   stored  the form of their checkpoints; None: that of published ones
   towers  the prefixes of towers in published names, which these checkpoints do not have; None: they have them
+  form    the first flag tells other forms of the same tensors apart
   """
 
   said: str
   flags: Sequence[str] = ()
   stored: Stored | None = None
   towers: Mapping[str, str] | None = None
+  form: bool = False
 
   def checkpoints(self, root: pathlib.Path, name: str) -> list[pathlib.Path]:
     return checkpoints(root, name, self.flags, self.stored, self.towers is None)
@@ -61,7 +63,7 @@ class Round:
       return also_for(teacher, card, with_both_names(card["rules"], self.towers), models, others, self.said)
     if self.stored is not None and self.stored.omits:
       return also_for(teacher, card, without_layers(card), models, others, self.said)
-    return extended(teacher, card, models, others, self.said)
+    return extended(teacher, card, models, others, self.said, self.flags[0] if self.form else None)
 
 
 def _model_type(name: str) -> str:
@@ -76,9 +78,9 @@ def _alone(teacher: Any, name: str) -> Stored | None:
 def _rounds(teacher: Any, name: str) -> list[Round]:
   of = [flags for flags in (tiny.flags_of(name), tiny.flags_of(name, getattr(teacher, "FLAGS", ()))) if flags]
   alone = _alone(teacher, name)
-  flipped = [
-    Round(" and ".join(dict.fromkeys(f.rpartition(".")[2] + " flipped" for f in flags)), flags, alone) for flags in of
-  ]
+  flipped = [Round(_flipped(flags), flags, alone) for flags in of]
+  forms_of = [flags for flags in getattr(teacher, "FORMS", ()) if tiny.flags_of(name, flags) == flags]
+  flipped += [Round(_flipped(flags), flags, alone, form=True) for flags in forms_of]
   known = [form for form in STORED.get(_model_type(name), ()) if form is not alone]
   forms = [form for form in known if not form.only or teacher.FRAMEWORK in form.only]
   of_forms = [Round(form.said, stored=form) for form in forms]
@@ -87,6 +89,10 @@ def _rounds(teacher: Any, name: str) -> list[Round]:
   if towers and teacher.FRAMEWORK == "transformers":  # engines do not load these
     of_forms.append(Round("towers named as transformers writes them", towers=towers))
   return [*flipped, *of_forms]
+
+
+def _flipped(flags: Sequence[str]) -> str:
+  return " and ".join(dict.fromkeys(f.rpartition(".")[2] + " flipped" for f in flags))
 
 
 def main() -> int:

@@ -25,7 +25,7 @@ def flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, int]:
   out: dict[str, int] = {}
   for key, value in values.items():
     if isinstance(value, bool | int):
-      out[prefix + key] = int(value)
+      out[f"{prefix}{key}"] = int(value)
     elif isinstance(value, Mapping):
       out.update(flat(value, f"{prefix}{key}."))
   return out

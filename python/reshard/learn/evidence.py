@@ -85,14 +85,35 @@ def _ranks(text: str) -> Iterable[int]:
 
 def _held(entry: Mapping[str, Any], named: list[str]) -> Held:
   pieces = [_piece(text, entry, named) for text in entry.get("parts", ())]
-  return Held(
-    entry["name"],
-    entry["dtype"],
-    tuple(entry["shape"]),
-    tuple(sorted(pieces, key=lambda p: (p.at, p.tensor))),
-    entry.get("map", "identity"),
-    tuple(entry.get("merged", ())),
+  return flattened(
+    Held(
+      entry["name"],
+      entry["dtype"],
+      tuple(entry["shape"]),
+      tuple(sorted(pieces, key=lambda p: (p.at, p.tensor))),
+      entry.get("map", "identity"),
+      tuple(entry.get("merged", ())),
+    )
   )
+
+
+def flattened(held: Held) -> Held:
+  """The same with dimensions that the module has as one as one, where each of its boxes lies in one index of the first:
+  heads that a loader moves one by one."""
+  for k in reversed(held.merged):
+    inner = held.shape[k + 1]
+    if held.shape[k] == 1 or any(k in p.dims for p in held.pieces):
+      continue
+    shape = (*held.shape[:k], held.shape[k] * inner, *held.shape[k + 2 :])
+    pieces = tuple(
+      p._replace(
+        at=(*p.at[:k], p.at[k] * inner + p.at[k + 1], *p.at[k + 2 :]), dims=tuple(d - (d > k) for d in p.dims)
+      )
+      for p in held.pieces
+    )
+    merged = tuple(m - (m > k) for m in held.merged if m != k)
+    held = dataclasses.replace(held, shape=shape, merged=merged, pieces=tuple(sorted(pieces, key=lambda p: (p.at, p.tensor))))
+  return held
 
 
 def _piece(text: str, entry: Mapping[str, Any], named: list[str]) -> Piece:

@@ -7,12 +7,12 @@ it says is a guess: `learn` has it predict.
 
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from reshard.learn.evidence import Held, Piece, Sight, Unfit, filled, fixed_numbers, numbers_in, skeleton
+from reshard.learn.intervals import Interval, ascending_runs, intervals_of, periodic, rows_at, rows_of, share_of, shared_by_two
 from reshard.learn.terms import Terms
 
-Interval = tuple[int, int]
 _MULTIPLES = (512, 256, 128, 64, 32, 16, 8, 4, 2)
 
 
@@ -129,6 +129,21 @@ class Section:
   rule: dict[str, Any] = dataclasses.field(default_factory=dict)
 
 
+class Takes(NamedTuple):
+  """What is taken of the tensors of a source in one model.
+
+  dim      the dimension that is taken apart
+  cut      the one that is cut
+  takes    (begin, end, period)
+  are_cut  whether ranks share each of `takes` where something is cut; they have others whole
+  """
+
+  dim: int | None
+  cut: int | None
+  takes: list[tuple[int, int, int]]
+  are_cut: list[bool]
+
+
 def _by_source(held: Held) -> dict[str, list[Piece]]:
   found: dict[str, list[Piece]] = {}
   for piece in held.pieces:
@@ -136,72 +151,10 @@ def _by_source(held: Held) -> dict[str, list[Piece]]:
   return found
 
 
-def _intervals(pieces: Sequence[Piece], dim: int) -> list[Interval]:
-  """Along a dimension of the tensor, in the order in which the local tensor has them, each once."""
-  ordered = sorted(pieces, key=lambda p: p.at[p.dims[dim]])
-  found: list[Interval] = []
-  for begin, end in dict.fromkeys((p.begin[dim], p.end[dim]) for p in ordered):
-    if found and found[-1][1] == begin:
-      found[-1] = (found[-1][0], end)
-    else:
-      found.append((begin, end))
-  return found
-
-
-def _runs(intervals: Sequence[Interval]) -> list[list[Interval]]:
-  """Taken apart where they begin anew: each run ascends."""
-  found: list[list[Interval]] = []
-  for one in intervals:
-    if found and one[0] > found[-1][-1][0]:
-      found[-1].append(one)
-    else:
-      found.append([one])
-  return found
-
-
-def _periodic(intervals: Sequence[Interval], extent: int) -> tuple[int, int, int]:
-  begin, end = intervals[0]
-  if len(intervals) == 1:
-    return begin, end, extent
-  period = intervals[1][0] - begin
-  wanted = [(begin + k * period, end + k * period) for k in range(len(intervals))]
-  if period <= 0 or list(intervals) != wanted or period * len(intervals) != extent:
-    raise Unfit("its rows follow no period")
-  return begin, end, period
-
-
-def _halves(
-  one: list[Interval], two: list[list[Interval]], extent: int
-) -> list[tuple[int, int, int]]:
-  """What two ranks share: intervals that are cut in halves, or periods."""
-  if len(two[0]) == len(two[1]):
-    pairs = list(zip(*two, strict=True))
-    alike = all(a[1] == b[0] and a[1] - a[0] == b[1] - b[0] > 0 for a, b in pairs)
-    if alike:
-      return [(a[0], b[1], extent) for a, b in pairs]
-  runs, halves = _runs(one), [_runs(half) for half in two]
-  if len(one) > len(runs) and len(halves[0]) == len(halves[1]) == len(runs):
-    if all([*a, *b] == run for run, a, b in zip(runs, *halves, strict=True)):
-      return [_periodic(run, extent) for run in runs]
-  raise Unfit("two ranks do not hold a half each")
-
-
 def _only(old: int | None, new: int, what: str) -> int:
   if old is not None and old != new:
     raise Unfit(f"two dimensions are {what}")
   return new
-
-
-def _share(extent: int, units: int | None, ranks: int, rank: int) -> Interval | None:
-  """What a rank has of an even cut, or of units that are repeated where there are more ranks."""
-  count = extent if units is None else units
-  size = extent // count if count else 0
-  if count >= ranks and count % ranks == 0:
-    return rank * (count // ranks) * size, (rank + 1) * (count // ranks) * size
-  if units is None or ranks % count:
-    return None
-  unit = rank * count // ranks
-  return unit * size, (unit + 1) * size
 
 
 class Kind:
@@ -275,12 +228,13 @@ class Kind:
     source = self.sources[key]
     dim = cut = None
     takes: list[list[tuple[int, int, int]]] = []
+    are_cut: list[bool] = []
     for i, model in enumerate(self.models.values()):
       here = self._takes(key, model)
-      if i and (here[:2] != (dim, cut) or len(here[2]) != len(takes)):
+      if i and (here.dim, here.cut, here.are_cut) != (dim, cut, are_cut):
         raise Unfit("it lies otherwise in models of other sizes")
-      dim, cut = here[:2]
-      takes = [[*old, new] for old, new in zip(takes or [[] for _ in here[2]], here[2], strict=True)]
+      dim, cut, are_cut = here.dim, here.cut, here.are_cut
+      takes = [[*old, new] for old, new in zip(takes or [[] for _ in here.takes], here.takes, strict=True)]
     model = next(iter(self.models.values()))
     pieces = _by_source(model[1].ranks[0])[key]
     shift = 1 if source.each else 0
@@ -288,9 +242,9 @@ class Kind:
     if sorted(dims) != list(range(len(dims))) or any(p.dims != pieces[0].dims for p in pieces):
       raise Unfit("its dimensions are not those of its tensors")
     places = self._places(_by_source(model[2].ranks[0])[key], dim, len(takes))
-    for take, at in zip(takes, places, strict=True):
+    for take, at, is_cut in zip(takes, places, are_cut, strict=True):
       whole = dim is None or take == [(0, e, e) for e in self._extents(key, dim)]
-      yield Section(source, dims, at, cut, None if whole else dim, None if whole else take)
+      yield Section(source, dims, at, cut if is_cut else None, None if whole else dim, None if whole else take)
 
   def _extents(self, key: str, dim: int) -> list[int]:
     """Of the tensors along a dimension, in each model."""
@@ -310,48 +264,46 @@ class Kind:
     for p in sorted((p for p in ordered if p.tensor == ordered[0].tensor), key=lambda p: p.at[p.dims[dim]]):
       each.setdefault((p.begin[dim], p.end[dim]), p)
     of_one = list(each.values())
-    runs = _runs([(p.begin[dim], p.end[dim]) for p in of_one])
+    runs = ascending_runs([(p.begin[dim], p.end[dim]) for p in of_one])
     if len(runs) != count:  # they ascend: sections without a period
       return [p.at for p in of_one[:count]]
     firsts = [sum(len(run) for run in runs[:k]) for k in range(count)]
     return [of_one[k].at for k in firsts]
 
-  def _takes(
-    self, key: str, model: Mapping[int, Seen]
-  ) -> tuple[int | None, int | None, list[tuple[int, int, int]]]:
-    """(the dimension that is taken apart, the one that is cut, [(begin, end, period)])."""
+  def _takes(self, key: str, model: Mapping[int, Seen]) -> Takes:
     alone = _by_source(model[1].ranks[0])[key]
     halves = [_by_source(model[2].ranks[r]).get(key, []) for r in (0, 1)]
     if not all(halves):
       raise Unfit("a rank has none of it")
     apart = cut = None
     takes = [(0, 0, 0)]
+    are_cut = [True]
     for d, extent in enumerate(self._shape(key, model[1])):
       if self._is_padded(model[1], key, d):
         cut = _only(cut, d, "cut") if self._shares_padded(model[2], alone[0], d, extent) else cut
         continue
-      one, two = _intervals(alone, d), [_intervals(half, d) for half in halves]
+      one, two = intervals_of(alone, d), [intervals_of(half, d) for half in halves]
       if two == [one, one]:
-        found = [_periodic(run, extent) for run in _runs(one)]
+        found, shared = [periodic(run, extent) for run in ascending_runs(one)], None
       else:
         cut = _only(cut, d, "cut")
-        found = _halves(one, two, extent)
+        found, shared = shared_by_two(one, two, extent)
       if found != [(0, extent, extent)]:
         apart = _only(apart, d, "taken apart")
-        takes = found
+        takes, are_cut = found, shared or [True] * len(found)
     if apart is not None:
-      return apart, cut, takes
+      return Takes(apart, cut, takes, are_cut)
     shape = self._shape(key, model[1])
     if not shape:
-      return None, None, takes
+      return Takes(None, None, takes, are_cut)
     dim = cut if cut is not None else 0
-    return dim, cut, [(0, shape[dim], shape[dim])]
+    return Takes(dim, cut, [(0, shape[dim], shape[dim])], are_cut)
 
   def _is_padded(self, alone: Seen, key: str, dim: int) -> bool:
     """True if the local tensor of one source has more rows than its tensors."""
     pieces = _by_source(alone.ranks[0])[key]
     rows = alone.ranks[0].shape[pieces[0].dims[dim]]
-    return len(self.sources) == 1 and rows > sum(e - b for b, e in _intervals(pieces, dim))
+    return len(self.sources) == 1 and rows > sum(e - b for b, e in intervals_of(pieces, dim))
 
   @staticmethod
   def _shares_padded(two: Seen, piece: Piece, dim: int, extent: int) -> bool:
@@ -402,13 +354,13 @@ class Kind:
   ) -> bool:
     cut, key = section.cut, section.source.skeleton
     assert cut is not None
-    begin, full = 0, extent
-    if section.dim == cut and section.takes is not None:
-      begin, _, period = section.takes[model]
-      full = self._extents(key, cut)[model]
-      if period != full:
-        return units is None  # whole periods: their number was seen
     padded = self._is_padded(alone, key, cut)
+    if section.dim == cut and section.takes is not None and not padded:
+      take = section.takes[model]
+      return all(
+        rows_of(_by_source(held).get(key, []), cut, *take) == rows_at(share_of(extent, units, one.tp, rank % one.tp), *take)
+        for rank, held in one.ranks.items()
+      )
     for rank, held in one.ranks.items():
       pieces = _by_source(held).get(key, [])
       there = {(p.begin[cut], p.end[cut]) for p in pieces}
@@ -418,8 +370,8 @@ class Kind:
         if units is not None or there != ({share} if share and share[0] < share[1] else set()):
           return False
         continue
-      share = _share(extent, units, one.tp, rank % one.tp)
-      if share is None or (begin + share[0], begin + share[1]) not in there:
+      share = share_of(extent, units, one.tp, rank % one.tp)
+      if share is None or share not in there:
         return False
       if section.takes is None and len(there) > 1:
         return False

@@ -11,7 +11,8 @@ from typing import Any
 
 import reshard
 from reshard.learn.apart import say_shapes
-from reshard.learn.evidence import Sight, Unfit, skeleton
+from reshard.learn.dropped import omissions
+from reshard.learn.evidence import Sight, Unfit
 from reshard.learn.fit import Kind, Seen, kinds
 from reshard.learn.kinds import Rule, alike, splits
 from reshard.learn.stored import STORED
@@ -82,26 +83,28 @@ def extended(
   models: Sequence[pathlib.Path],
   others: Sequence[pathlib.Path],
   said: str,
+  form: str | None = None,
 ) -> dict[str, Any]:
   """A card that also knows the tensors of models with other flags.
 
   models  the three checkpoints of learn()
   others  the same with flags that add or remove tensors
   said    what the flags are, for `proof`
+  form    the key of the config by which rules for the same tensors can be told apart; None: a tensor tells
 
   Raises NoCard if one card cannot say both.
   """
   more = learn(teacher, others[:2], others[2])
   known, otherwise = {_key(rule): rule for rule in card["rules"]}, list[Rule]()
-  sign = _only_in(others, models)
+  sign = {"when": _differs(teacher, form, models, others)} if form else _only_in(others, models)
   for rule in more["rules"]:
     for other in card["rules"]:
       _yield_to(rule, other)
     if known.setdefault(_key(rule), rule) == rule:
       continue
-    if sign is None or "beside" in rule:
+    if sign is None or sign.keys() & rule.keys():
       raise NoCard(f"'{rule['match']}' is held otherwise with {said}")
-    otherwise.append(rule | {"beside": sign})
+    otherwise.append(rule | sign)
   require, others_require = _untied(card["require"]), _untied(more["require"])
   if require != others_require:
     raise NoCard(f"with {said} it asks for other sizes")
@@ -147,14 +150,23 @@ def without_layers(card: Mapping[str, Any]) -> list[Rule]:
 
 def _key(rule: Rule) -> tuple[str, ...]:
   """Which tensors a rule is for, and what it makes of them."""
-  return (rule["match"], rule.get("name", ""), *map(str, rule.get("shape", ())))
+  return (rule["match"], rule.get("name", ""), rule.get("from", ""), *map(str, rule.get("shape", ())))
 
 
-def _only_in(models: Sequence[pathlib.Path], others: Sequence[pathlib.Path]) -> str | None:
-  """A tensor that all of these models have and none of the others, by which rules can tell them apart."""
+def _differs(teacher: Any, key: str, models: Sequence[pathlib.Path], others: Sequence[pathlib.Path]) -> str:
+  """The condition that a key of the config has the value of these others, not that of the models."""
+  (was,), (value,) = ({teacher.numbers_of(of)[key] for of in some} for some in (models, others))
+  config = json.loads((others[0] / "config.json").read_text())
+  default = teacher.defaults_of(config["model_type"]).get(key, was)
+  return f"({key} ?? {default}) == {value}"
+
+
+def _only_in(models: Sequence[pathlib.Path], others: Sequence[pathlib.Path]) -> dict[str, str] | None:
+  """What tells rules for these models from those for others: a tensor that all of them have and none of the others."""
   names, without = ([{t.name for t in reshard.open_model(of).tensors} for of in some] for some in (models, others))
   found = set[str].intersection(*names) - set[str]().union(*without)
-  return min((name for name in found if not re.search(r"\d", name)), key=lambda name: (len(name), name), default=None)
+  plain = sorted((name for name in found if not re.search(r"\d", name)), key=lambda name: (len(name), name))
+  return {"beside": plain[0]} if plain else None
 
 
 def _yield_to(rule: Rule, other: Rule) -> None:
@@ -241,8 +253,15 @@ def _card(teacher: Any, folders: Sequence[pathlib.Path]) -> dict[str, Any]:
   _share(rules)
   learned = Learned(teacher, folders, terms, rules)
   sizes = teacher.finish(learned, found)
-  omitted = sorted({skeleton(name) for one in sights for name in one.omitted})
-  rules += [(name, {"match": name, "omit": True}) for name in omitted]
+  try:
+    omitted, more = omissions([one for one in sights if not one.sizes])
+  except Unfit as error:
+    raise NoCard(str(error)) from None
+  rules = [
+    *((rule["match"], rule) for rule in omitted if "from" in rule),
+    *rules,
+    *((rule["match"], rule) for rule in omitted if "from" not in rule),
+  ]
   _refuse_tied(rules, teacher.tied_names(config["architectures"][0]), sights[0], teacher.defaults_of(config["model_type"]))
   return {
     "card": {
@@ -254,7 +273,7 @@ def _card(teacher: Any, folders: Sequence[pathlib.Path]) -> dict[str, Any]:
     },
     "axes": sizes["axes"],
     "keys": sizes["keys"],
-    "require": sizes["require"],
+    "require": sizes["require"] + more,
     "dtype": teacher.DTYPE,
     "rules": [rule for _, rule in rules],
   }

@@ -24,7 +24,7 @@ class Stored:
   said    what is other, for `proof`
   change  the tensors in that form
   sizes   of the first small model, in which the form can be told from that of transformers
-  config  keys of the decoder's config
+  config  keys of the decoder's config; dotted, of another part's
   last    the type of the last layer, if it must be this one
   only    the frameworks that it is for; none: all
   omits   the framework leaves the layer behind the last one out
@@ -62,6 +62,13 @@ def transposed(tensors: Tensors) -> Tensors:
   """With experts whose inputs come first: gate and up [E, H, 2I], down [E, I, H]."""
   turned = re.compile(r".+\.experts\.(gate_up|down)_proj")
   return {n: t.transpose(1, 2).contiguous() if turned.fullmatch(n) else t for n, t in tensors.items()}
+
+
+def without_empty(tensors: Tensors) -> Tensors:
+  """Without experts that compute nothing, of which transformers writes a gate and an up projection."""
+  return {
+    n: t for n, t in tensors.items() if not (found := _EXPERT.fullmatch(n)) or f"{found[1]}.{found[2]}.down_proj.weight" in tensors
+  }
 
 
 def predicting(tensors: Tensors) -> Tensors:
@@ -109,6 +116,13 @@ STORED: Mapping[str, tuple[Stored, ...]] = {
   "deepseek_v32": (_TRAILING,),
   "glm4_moe_lite": (_TRAILING,),
   "glm_moe_dsa": (_TRAILING,),
+  "longcat_flash": (Stored("experts that compute nothing left out", without_empty, alone=("vllm", "sglang")),),
+  "qianfan_ocr": (
+    Stored(
+      "a tower of square images", lambda tensors: tensors, config={"vision_config.patch_size": 16, "vision_config.image_size": 64},
+      alone=("vllm", "sglang"),
+    ),
+  ),
   "qwen3_5": (_PREDICTING,),
   "qwen3_5_text": (_PREDICTING,),
   "qwen3_5_moe": (_STACKED, _STACKED_PREDICTING),
@@ -128,5 +142,7 @@ def store(folder: pathlib.Path, stored: Stored) -> None:
   tensors = stored.change(safetensors.torch.load_file(path))
   safetensors.torch.save_file(tensors, path, {"format": "pt"})
   config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-  config.get("text_config", config).update(stored.config)
+  for name, value in stored.config.items():
+    part, _, key = name.rpartition(".")
+    (config[part] if part else config.get("text_config", config))[key] = value
   (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")

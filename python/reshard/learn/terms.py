@@ -80,6 +80,7 @@ class Terms:
     for k, n in ((2, 3), (3, 4), (5, 6)):
       yield f"{k} * extent / {n}", _each(lambda e, k=k, n=n: _whole(k * e, n), extents)
     yield from keys
+    yield from self._of_head_size()
     for text, values in keys:
       yield f"2 * {text}", _each(lambda v: 2 * v, values)
     yield from self._of_head_rows()
@@ -93,6 +94,15 @@ class Terms:
       yield f"{a} / {b}", _each(_whole, u, v)
       yield f"{a} + {b}", _each(lambda x, y: x + y, u, v)
     yield from self._of_three(keys)
+
+  def _of_head_size(self) -> Iterator[tuple[str, Values]]:
+    """The size of a head that no key gives."""
+    for key, hidden in self._keys.items():
+      for name, count in (("hidden_size", "num_attention_heads"), ("hidden_size", "n_head"), ("n_embd", "n_head")):
+        prefix, _, last = key.rpartition(name)
+        heads = f"{prefix}{count}"
+        if not last and key == prefix + name and heads in self._keys:
+          yield f"{self.text_of(key)} / {self.text_of(heads)}", _each(_whole, hidden, self._keys[heads])
 
   def _of_head_rows(self) -> Iterator[tuple[str, Values]]:
     """The rows of KV heads whose size no key gives."""

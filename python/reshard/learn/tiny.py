@@ -52,7 +52,8 @@ _HEAD_DIM = ("head_dim", "kv_channels", "attention_head_dim", "global_head_dim",
              "index_head_dim", "head_size", "dim_head", "mamba_attention_head_dim")  # fmt: skip
 _INTERMEDIATE = ("intermediate_size", "ffn_dim", "ffn_hidden_size", "d_ff", "mlp_dim", "n_inner", "dim_ff", "dff",
                  "intermediate_size_mlp", "dense_intermediate_size", "block_ff_dim", "mlp_hidden_size", "d_inner",
-                 "encoder_ffn_dim", "decoder_ffn_dim", "attention_hidden_size", "lru_width")  # fmt: skip
+                 "encoder_ffn_dim", "decoder_ffn_dim", "attention_hidden_size", "lru_width",
+                 "alignment_intermediate_size")  # fmt: skip
 _LAYERS = ("num_hidden_layers", "n_layer", "num_layers", "n_layers", "depth", "encoder_layers", "decoder_layers",
            "num_encoder_layers", "num_decoder_layers", "num_blocks", "num_attention_layers")  # fmt: skip
 _EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts", "num_routed_experts",
@@ -76,24 +77,46 @@ def _alternating(first: str, second: str, count: int) -> list[str]:
   return [first if i % 2 == 0 else second for i in range(count)]
 
 
-#: Keys that published configs of a model type have, and transformers does not write. Engines read them.
+def _rotated(head_dim: int) -> dict[str, Any]:
+  """Positions of time, height and width in a head."""
+  each = head_dim // 2 * 3 // 8
+  return {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [each, each, head_dim // 2 - 2 * each]}
+
+
+def _with_tower(sizes: Sizes) -> dict[str, Any]:
+  """A tower of which the model takes another layer than the last one."""
+  return {"vision_config.num_hidden_layers": sizes.layers - 1, "vision_feature_layer": -3 if sizes.layers == 5 else -2}
+
+
+#: Keys that published configs of a model type have, and transformers does not write. Engines read them. Dotted: of parts.
 _PUBLISHED: dict[str, Callable[[Sizes], dict[str, Any]]] = {
   "afmoe": lambda _: {"score_func": "sigmoid", "route_norm": True, "n_group": 1, "topk_group": 1},
   "deepseek_v2": lambda _: {"moe_layer_freq": 1, "num_experts_per_tok": 2, "topk_method": "greedy", "scoring_func": "softmax", "n_group": 1, "topk_group": 1},
   "deepseek_v3": lambda _: {"moe_layer_freq": 1, "topk_method": "noaux_tc", "scoring_func": "sigmoid"},
   "deepseek_v32": lambda s: {"first_k_dense_replace": 3 if s.layers > 3 else 1, "moe_layer_freq": 1, "topk_method": "noaux_tc", "scoring_func": "sigmoid"},
+  "aria": lambda _: {"projector_patch_to_query_dict": {16: 8}},
+  "cohere_compass_text": lambda s: {"rope_parameters": {"full_attention": _rotated(s.head_dim)}},
+  "dbrx": lambda _: {"attn_config.rope_theta": 10000.0},
+  "ernie4_5_vl_moe_text": lambda s: {
+    "rope_parameters": _rotated(s.hidden // s.heads), "moe_intermediate_size": [s.expert_width, s.expert_width // 2],
+  },
   "exaone4": lambda _: {"sliding_window_pattern": "LLLG"},
+  "falcon": lambda s: {"ffn_hidden_size": 4 * s.hidden},
   "gemma2": lambda _: {"hidden_act": "gelu_pytorch_tanh"},
   "glm4_moe": lambda s: {"head_dim": s.head_dim},
   "glm4_moe_lite": lambda _: {"first_k_dense_replace": 1},
   "glm_moe_dsa": lambda s: {"first_k_dense_replace": 3 if s.layers > 3 else 1, "moe_layer_freq": 1, "topk_method": "noaux_tc", "scoring_func": "sigmoid"},
   "gptj": lambda s: {"rotary_dim": s.hidden // s.heads // 2},
   "hy_v3": lambda s: {"first_k_dense_replace": 1, "expert_hidden_dim": s.expert_width, "route_norm": True, "qk_norm": True},
+  "kimi_linear": lambda _: {"mla_use_nope": True},
   "lfm2": lambda s: {
     "block_dim": s.hidden, "conv_dim": s.hidden, "block_multiple_of": 16, "block_ffn_dim_multiplier": 1.0,
     "block_auto_adjust_ff_dim": False, "layer_types": _alternating("conv", "full_attention", s.layers),
   },
   "lfm2_moe": lambda s: {"layer_types": _alternating("conv", "full_attention", s.layers)},
+  "llava": _with_tower,
+  "llava_next": _with_tower,
+  "llava_next_video": _with_tower,
   "longcat_flash": lambda _: {
     "mla_scale_q_lora": True, "mla_scale_kv_lora": True, "zero_expert_type": "identity",
   },
@@ -102,6 +125,7 @@ _PUBLISHED: dict[str, Callable[[Sizes], dict[str, Any]]] = {
   "glm_ocr_vision": lambda s: {"projection_intermediate_size": 3 * s.hidden},
   "glm4v_text": lambda _: {"attention_bias": True},
   "glm4v_moe_text": lambda s: {"head_dim": s.hidden // s.heads, "use_qk_norm": False},
+  "muse_glimmer": lambda s: {"out_hidden_size": 4 * s.tower, "vision_config.output_dim": 4 * s.tower},
   "phi3": lambda s: {"num_key_value_heads": s.kv_heads},
   "persimmon": lambda _: {"partial_rotary_factor": 0.5},
   "phi": lambda _: {"partial_rotary_factor": 0.5},
@@ -113,10 +137,15 @@ _PUBLISHED: dict[str, Callable[[Sizes], dict[str, Any]]] = {
   "minimax_m2": lambda s: {
     "rotary_dim": s.head_dim // 2, "scoring_func": "sigmoid", "use_routing_bias": True, "use_qk_norm": True, "qk_norm_type": "per_layer",
   },
+  "siglip2_vision_model": lambda _: {"vision_use_head": False},
+  "zamba2": lambda s: {
+    "attention_hidden_size": 2 * s.hidden, "attention_head_dim": 2 * s.hidden // s.heads, "num_key_value_heads": s.heads,
+    "layers_block_type": _alternating("linear_attention", "hybrid", s.layers), "hybrid_layer_ids": [*range(1, s.layers, 2)],
+  },
 }  # fmt: skip
 #: Parts that published configs of a model type have, and configs by default do not.
 _PARTS = {"gemma4": ("vision_config",), "gemma4_unified": ("vision_config",)}
-_DROPPED = ("transformers_version", "architectures", "id2label", "label2id")
+_DROPPED = ("transformers_version", "architectures", "id2label", "label2id", "_name_or_path", "output_attentions")
 _TOWERS = ("vision", "audio", "visual", "encoder", "sound", "image", "sam", "vq", "patcher")
 #: Keys that add or remove tensors, if a class has them.
 _FLAGS = ("attention_bias", "mlp_bias", "use_bias", "qkv_bias", "bias", "use_qk_norm", "qk_norm", "qk_layernorm")
@@ -190,8 +219,10 @@ def _shrunk(
   for name, value in values.items():
     if isinstance(value, dict) and value and all(str(k).isdigit() for k in value):
       out[name] = _of_layers(value, values.get("layer_types"), out.get("layer_types"), count)
-  published = _PUBLISHED.get(of.model_type)
-  return out | (published(sizes) if published else {})
+  for name, value in _PUBLISHED.get(of.model_type, lambda _: {})(sizes).items():
+    part, _, key = name.rpartition(".")
+    (out[part] if part else out)[key] = value
+  return out
 
 
 def _sizes_of(

@@ -19,13 +19,15 @@ from reshard.learn.vllm_parallel import STAGES, finish, rows  # noqa: E402
 from reshard.tracing.vllm import trace_vllm  # noqa: E402
 
 __all__ = [
-  "DTYPE", "FRAMEWORK", "RELEASE", "SEEN_AT", "STAGES", "aliases_of", "classes", "defaults_of", "finish", "layout_of", "rows", "sight",
+  "DTYPE", "FORMS", "FRAMEWORK", "RELEASE", "SEEN_AT", "STAGES", "aliases_of", "classes", "defaults_of", "finish", "layout_of", "rows", "sight",
   "tied_names",
 ]  # fmt: skip
 
 FRAMEWORK, RELEASE = "vllm", vllm.__version__.split("+")[0]
 #: Engines are built in the config's dtype, whatever the checkpoint has.
 DTYPE = "config"
+#: Flags that say how a fused tensor holds queries, keys and values, with others that add tensors of this form.
+FORMS = (("multi_query", "bias", "parallel_attn"), ("new_decoder_architecture", "bias"))
 
 
 def classes() -> list[str]:

@@ -11,6 +11,9 @@ taken over while a rank is built.
 
 import contextlib
 import dataclasses
+import importlib.abc
+import importlib.machinery
+import importlib.util
 import json
 import os
 import sys
@@ -29,6 +32,9 @@ import reshard
 from reshard import _core
 from reshard.tracing import Traced
 from reshard.tracing._engines import RankGroup, engine_keys, fake_world, load_weights, trace_ranks
+
+#: Packages of kernels for GPUs.
+_KERNEL_PACKAGES = ("cutlass", "cuda")
 
 __all__ = ["VllmRanks", "layout", "of_notation", "trace_vllm"]
 
@@ -80,6 +86,45 @@ class _TakesWeights:
   """A kernel for codes of integers as they are loaded."""
 
   def __init__(self, *_: Any, **__: Any) -> None: ...
+
+
+class _AbsentPackages(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+  """Finds stand-ins for packages of kernels for GPUs, which models import and do not call while they are built."""
+
+  def __init__(self, names: Iterable[str]) -> None:
+    self._names = set(names)
+
+  def find_spec(self, name: str, *_: Any) -> importlib.machinery.ModuleSpec | None:
+    root = name.partition(".")[0]
+    return importlib.machinery.ModuleSpec(name, self, is_package=True) if root in self._names else None
+
+  def create_module(self, spec: importlib.machinery.ModuleSpec) -> types.ModuleType:
+    module = types.ModuleType(spec.name)
+    module.__getattr__ = lambda _: unittest.mock.MagicMock()  # type: ignore[method-assign]
+    return module
+
+  def exec_module(self, module: types.ModuleType) -> None: ...
+
+
+@contextlib.contextmanager
+def _absent_packages() -> Iterator[None]:
+  import vllm.triton_utils
+
+  absent = [name for name in _KERNEL_PACKAGES if importlib.util.find_spec(name) is None]
+  finder, before = _AbsentPackages(absent), set(sys.modules)
+  sys.meta_path.append(finder)
+  try:
+    with contextlib.ExitStack() as stack:
+      replace = unittest.mock.patch.object
+      stack.enter_context(replace(vllm.triton_utils.triton, "set_allocator", lambda *_: None, create=True))
+      if not torch.cuda.is_available():
+        stack.enter_context(replace(torch.cuda, "Stream", unittest.mock.MagicMock()))
+      yield
+  finally:
+    sys.meta_path.remove(finder)
+    for name in set(sys.modules) - before:
+      if name.partition(".")[0] in absent:
+        del sys.modules[name]
 
 
 def _attention_backend(choose: Callable[..., Any]) -> Callable[..., Any]:
@@ -136,6 +181,7 @@ def assumed_kernels() -> Iterator[None]:
     stack.enter_context(
       replace(moe_config.FusedMoEConfig, "__post_init__", check_all_but_kernels)
     )
+    stack.enter_context(_absent_packages())
     choose = "_cached_get_attn_backend"
     stack.enter_context(replace(selector, choose, _attention_backend(getattr(selector, choose))))
     yield

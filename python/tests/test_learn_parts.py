@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Protects: what learning makes of heads that a loader moves one by one, of rows that two ranks share, and of layers that
+a tower leaves out."""
+
+import pytest
+
+pytest.importorskip("torch")
+
+from reshard.learn.dropped import omissions  # noqa: E402
+from reshard.learn.evidence import Held, Piece, Sight, Unfit, flattened  # noqa: E402
+from reshard.learn.intervals import rows_at, rows_of, share_of, shared_by_two  # noqa: E402
+from reshard.learn.terms import Terms  # noqa: E402
+
+
+def test_heads_that_are_moved_one_by_one_are_rows_of_one_dimension():
+  pieces = tuple(Piece("qkv", (16 * k, 0), (16 * k + 16, 5), (k, 0, 0), (1, 2)) for k in (0, 1))
+  flat = flattened(Held("w", "BF16", (2, 16, 5), pieces, "identity", (0,)))
+  assert (flat.shape, flat.merged) == ((32, 5), ())
+  assert [(p.at, p.dims) for p in flat.pieces] == [((0, 0), (0, 1)), ((16, 0), (0, 1))]
+
+
+@pytest.mark.parametrize("merged, shape", [((0,), (1, 16, 5)), ((), (2, 16, 5))])
+def test_dimensions_of_boxes_stay_apart(merged, shape):
+  held = Held("w", "BF16", shape, (Piece("a", (0, 0, 0), (1, 16, 5), (0, 0, 0), (0, 1, 2)),), "identity", merged)
+  assert flattened(held) == held
+
+
+def test_two_ranks_share_queries_and_both_have_keys():
+  assert shared_by_two([(0, 40)], [[(0, 16), (32, 40)], [(16, 40)]], 40) == ([(0, 32, 40), (32, 40, 40)], [True, False])
+  assert shared_by_two([(0, 40)], [[(0, 20)], [(20, 40)]], 40) == ([(0, 40, 40)], [True])
+  with pytest.raises(Unfit, match="a half each"):
+    shared_by_two([(0, 40)], [[(0, 10)], [(20, 40)]], 40)
+
+
+def test_ranks_have_whole_heads_of_each_period():
+  keys = (8, 12, 16)  # of each group of 16 rows: 8 of queries, 4 of keys, 4 of values
+  assert rows_at(share_of(16, 4, 2, 1), *keys) == {40, 41, 42, 43, 56, 57, 58, 59}
+  assert rows_at(share_of(8, 2, 4, 1), *keys) == {8, 9, 10, 11}  # repeated
+  held = [Piece("qkv", (0, 0), (12, 5), (0, 0), (0, 1))]
+  assert rows_of(held, 0, *keys) == {8, 9, 10, 11}
+
+
+def tower(layers, chosen, held, model):
+  names = {f"tower.layers.{i}.norm": (4,) for i in range(layers)} | {"tower.post_norm": (4,), "head": (4,)}
+  omitted = frozenset([f"tower.layers.{i}.norm" for i in range(held, layers)] + ["tower.post_norm"])
+  return Sight({}, names, {0: {}}, omitted, {"vision_config.num_hidden_layers": layers, "vision_feature_layer": chosen}, model)
+
+
+def test_the_last_layers_of_a_tower_are_left_out_by_the_config():
+  rules, require = omissions([tower(3, -2, 2, 0), tower(5, -3, 3, 1)])
+  assert rules == [
+    {"match": "tower.layers.#.norm", "from": "vision_config.num_hidden_layers + vision_feature_layer + 1", "omit": True},
+    {"match": "tower.post_norm", "omit": True, "when": "vision_feature_layer + 1 < 0"},
+  ]
+  assert [one["that"] for one in require] == ["vision_feature_layer < 0"]
+
+
+def test_layers_that_no_key_chooses_are_refused():
+  with pytest.raises(Unfit, match="no expression of the config gives 1, 3 layers"):
+    omissions([tower(3, -2, 1, 0), tower(5, -3, 3, 1)])
+  odd = tower(3, -2, 2, 0)
+  with pytest.raises(Unfit, match="is left out of some layers"):
+    omissions([Sight(odd.sizes, odd.shapes, odd.ranks, frozenset(["tower.layers.0.norm"]), odd.numbers, 0)])
+
+
+def test_the_size_of_a_head_is_no_multiple_of_their_number():
+  terms = Terms([{"hidden_size": 128, "n_head": 8}, {"hidden_size": 288, "n_head": 12}], {})
+  assert terms.of([16, 24], [0, 0]) == "hidden_size / n_head"
