@@ -7,8 +7,10 @@ import pytest
 pytest.importorskip("torch")
 
 from reshard.learn.dropped import omissions  # noqa: E402
-from reshard.learn.evidence import Held, Piece, Sight, Unfit, flattened  # noqa: E402
+from reshard.learn.evidence import Dealt, Held, Piece, Sight, Unfit  # noqa: E402
+from reshard.learn.fit import Seen  # noqa: E402
 from reshard.learn.intervals import rows_at, rows_of, share_of, shared_by_two  # noqa: E402
+from reshard.learn.rows import deal, flattened  # noqa: E402
 from reshard.learn.terms import Terms  # noqa: E402
 
 
@@ -25,9 +27,39 @@ def test_dimensions_of_boxes_stay_apart(merged, shape):
   assert flattened(held) == held
 
 
+def rotated(heads, half, cols=5):
+  """Heads whose pairs of rows a loader deals out in two halves, and values behind them."""
+  pieces = [
+    Piece("l.0.q", (2 * (h * half + i), 0), (2 * (h * half + i) + 2, cols), (h, 0, i, 0), (1, 3)) for h in range(heads) for i in range(half)
+  ]
+  pieces.append(Piece("l.0.v", (0, 0), (half, cols), (heads, 0, 0, 0), (2, 3)))
+  return Held("l.0.qv", "BF16", (heads + 1, 2, half, cols), tuple(pieces), "identity", (0, 1))
+
+
+def test_rows_that_are_dealt_out_are_seen_in_their_order():
+  flat = flattened(rotated(3, 4))
+  assert (flat.shape, flat.merged, flat.dealt) == ((32, 5), (), (Dealt("l.#.q", 0, 2, 8),))
+  assert [(p.tensor, p.begin[0], p.end[0], p.at) for p in flat.pieces] == [("l.0.q", 0, 24, (0, 0)), ("l.0.v", 0, 4, (24, 0))]
+
+
+def test_a_rule_says_how_rows_are_dealt_out():
+  seen = [
+    Seen(Sight({}, {}, {}, frozenset(), {}, model), "l.0.qv", {0: flattened(rotated(3, half))}) for model, half in enumerate((4, 6))
+  ]
+  rule = {"match": "l.#.q", "name": "l.$1.qv", "with": [{"match": "l.#.v"}]}
+  deal(rule, seen, Terms([{"head_dim": 8}, {"head_dim": 12}], {}))
+  assert rule["take"] == [{"dim": 0, "end": "head_dim", "period": "head_dim", "turns": 2}]
+  assert rule["with"] == [{"match": "l.#.v"}]
+  with pytest.raises(Unfit, match="several ways"):
+    deal({"match": "l.#.q", "take": []}, seen, Terms([{"head_dim": 8}, {"head_dim": 12}], {}))
+
+
 def test_two_ranks_share_queries_and_both_have_keys():
   assert shared_by_two([(0, 40)], [[(0, 16), (32, 40)], [(16, 40)]], 40) == ([(0, 32, 40), (32, 40, 40)], [True, False])
   assert shared_by_two([(0, 40)], [[(0, 20)], [(20, 40)]], 40) == ([(0, 40, 40)], [True])
+  groups = [(0, 4), (6, 10), (4, 5), (10, 11), (5, 6), (11, 12)]  # queries, keys, values of two groups
+  periods = [(0, 4, 6), (4, 5, 6), (5, 6, 6)]
+  assert shared_by_two(groups, [[(0, 6)], [(6, 12)]], 12) == (periods, [True] * 3)
   with pytest.raises(Unfit, match="a half each"):
     shared_by_two([(0, 40)], [[(0, 10)], [(20, 40)]], 40)
 

@@ -300,7 +300,7 @@ Result<> RuleParser::read_part(const files::Fields& fields, RulePart& part) {
 Result<> RuleParser::add_take(const files::Fields& of, const Json& json, RulePart& part) const {
   const auto place = fmt::format("{}, take {}", of.where(), part.take.size() + 1);
   const auto fields =
-      RESHARD_TRY(files::Fields::of(json, place, {"dim", "begin", "end", "period"}));
+      RESHARD_TRY(files::Fields::of(json, place, {"dim", "begin", "end", "period", "turns"}));
   RulePart::Take take;
   take.dim = static_cast<int>(RESHARD_TRY(fields.integer("dim", 0, kMaxDims - 1)));
   if (std::ranges::find(part.take, take.dim, &RulePart::Take::dim) != part.take.end())
@@ -308,6 +308,7 @@ Result<> RuleParser::add_take(const files::Fields& of, const Json& json, RulePar
   if (fields.has("begin")) take.begin = RESHARD_TRY(expression(fields, "begin", 0));
   take.end = RESHARD_TRY(expression(fields, "end", 0));
   take.period = RESHARD_TRY(expression_if(fields, "period", 1));
+  take.turns = RESHARD_TRY(expression_if(fields, "turns", 1));
   part.take.push_back(std::move(take));
   return {};
 }

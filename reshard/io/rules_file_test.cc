@@ -52,7 +52,7 @@ TEST(RulesFile, says_what_a_card_does) {
     "rules": [
       {"match": "l.#.e.#.w", "each": 2, "name": "l.$1.w", "stack": -2, "dtype": "float32", "together": true,
        "dims": [1, 0], "pad": [{"dim": 1, "multiple": "64"}], "when": "ep > 1", "map": "plus_one",
-       "take": [{"dim": 0, "begin": 1, "end": "h", "period": "2 * h"}], "merged": [0],
+       "take": [{"dim": 0, "begin": 1, "end": "h", "period": "2 * h", "turns": 2}], "merged": [0],
        "with": [{"match": "l.#.b", "shared": true}],
        "where": [{"axis": "tp", "number": 1, "of": "layers", "rest": "before_last"}]}
     ]})");
@@ -74,6 +74,7 @@ TEST(RulesFile, says_what_a_card_does) {
   EXPECT_THAT(rule.merged, ElementsAre(0));
   EXPECT_EQ(rule.pad[0].multiple.text(), "64");
   EXPECT_EQ(rule.take[0].period->text(), "2 * h");
+  EXPECT_EQ(rule.take[0].turns->text(), "2");
   EXPECT_EQ(rule.where[0].of->text(), "layers");
   EXPECT_EQ(rule.where[0].rest, StageRest::before_last);
   EXPECT_EQ(rule.when->text(), "ep > 1");

@@ -161,6 +161,24 @@ TEST(RulesLayout, takes_a_part_of_each_period) {
   EXPECT_EQ(m.on(1), (std::vector<Index>{8, 9}));
 }
 
+TEST(RulesLayout, deals_out_the_rows_of_each_head) {
+  // Two heads of six rows, of which a file has pairs beside each other and a rank halves.
+  const auto rule = [](const std::string& turns) {
+    return R"({"match": "q", "take": [{"dim": 0, "end": 6, "period": 6, "turns": )" + turns +
+           R"(}], "cuts": [{"dim": 0, "axes": ["tp"], "granule": 6}]})";
+  };
+  const auto m = made({{"q", {12}}}, rule("2"));
+  ASSERT_TRUE(m.layout) << m.layout.error().message;
+  EXPECT_EQ(m.on(0), (std::vector<Index>{0, 2, 4, 1, 3, 5}));
+  EXPECT_EQ(m.on(1), (std::vector<Index>{6, 8, 10, 7, 9, 11}));
+  EXPECT_EQ(made({{"q", {12}}}, rule("3")).on(0), (std::vector<Index>{0, 3, 1, 4, 2, 5}));
+  EXPECT_EQ(made({{"q", {12}}}, rule("1")).on(0), (std::vector<Index>{0, 1, 2, 3, 4, 5}));
+  EXPECT_THAT(made({{"q", {12}}}, rule("4")).layout.error().message,
+              HasSubstr("6 elements along dimension 0 cannot be dealt out in 4 turns"));
+  EXPECT_THAT(made({{"q", {120000}}}, rule("2")).layout.error().message,
+              HasSubstr("would be taken apart into 120000 pieces, at most 65536 may be"));
+}
+
 TEST(RulesLayout, a_fused_tensor_becomes_sections) {
   const auto m = made({{"gate_up", {8}}}, R"({"match": "gate_up", "name": "w",
       "take": [{"dim": 0, "end": "extent / 2"}], "cuts": [{"dim": 0, "axes": ["tp"]}],

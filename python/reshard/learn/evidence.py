@@ -29,9 +29,25 @@ class Piece(NamedTuple):
   dims: tuple[int, ...]
 
 
+class Dealt(NamedTuple):
+  """Elements of a tensor that a local one has in turns, in each run of `period`: 0, turns, 2 * turns, ..., then 1, ...
+
+  tensor  the skeleton of its name
+  dim     its dimension
+  """
+
+  tensor: str
+  dim: int
+  turns: int
+  period: int
+
+
 @dataclasses.dataclass(frozen=True)
 class Held:
-  """A local tensor of a rank."""
+  """A local tensor of a rank.
+
+  dealt  of the tensors whose rows it deals out (reshard.learn.rows)
+  """
 
   name: str
   dtype: str
@@ -39,6 +55,7 @@ class Held:
   pieces: tuple[Piece, ...]
   map: str
   merged: tuple[int, ...]
+  dealt: tuple[Dealt, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,35 +102,14 @@ def _ranks(text: str) -> Iterable[int]:
 
 def _held(entry: Mapping[str, Any], named: list[str]) -> Held:
   pieces = [_piece(text, entry, named) for text in entry.get("parts", ())]
-  return flattened(
-    Held(
-      entry["name"],
-      entry["dtype"],
-      tuple(entry["shape"]),
-      tuple(sorted(pieces, key=lambda p: (p.at, p.tensor))),
-      entry.get("map", "identity"),
-      tuple(entry.get("merged", ())),
-    )
+  return Held(
+    entry["name"],
+    entry["dtype"],
+    tuple(entry["shape"]),
+    tuple(sorted(pieces, key=lambda p: (p.at, p.tensor))),
+    entry.get("map", "identity"),
+    tuple(entry.get("merged", ())),
   )
-
-
-def flattened(held: Held) -> Held:
-  """The same with dimensions that the module has as one as one, where each of its boxes lies in one index of the first:
-  heads that a loader moves one by one."""
-  for k in reversed(held.merged):
-    inner = held.shape[k + 1]
-    if held.shape[k] == 1 or any(k in p.dims for p in held.pieces):
-      continue
-    shape = (*held.shape[:k], held.shape[k] * inner, *held.shape[k + 2 :])
-    pieces = tuple(
-      p._replace(
-        at=(*p.at[:k], p.at[k] * inner + p.at[k + 1], *p.at[k + 2 :]), dims=tuple(d - (d > k) for d in p.dims)
-      )
-      for p in held.pieces
-    )
-    merged = tuple(m - (m > k) for m in held.merged if m != k)
-    held = dataclasses.replace(held, shape=shape, merged=merged, pieces=tuple(sorted(pieces, key=lambda p: (p.at, p.tensor))))
-  return held
 
 
 def _piece(text: str, entry: Mapping[str, Any], named: list[str]) -> Piece:

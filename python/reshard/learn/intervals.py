@@ -54,16 +54,30 @@ def shared_by_two(
     found, _ = shared_by_two(_without(one, both), halves, extent)
     every = sorted([(take, True) for take in found] + [(take, False) for take in whole])
     return [take for take, _ in every], [is_cut for _, is_cut in every]
+  runs = ascending_runs(one)
+  if len(one) > len(runs) and all(_in_turn(run, _split(two[0], one), _split(two[1], one)) for run in runs):
+    return [periodic(run, extent) for run in runs], [True] * len(runs)
   if len(two[0]) == len(two[1]):
     pairs = list(zip(*two, strict=True))
     alike = all(a[1] == b[0] and a[1] - a[0] == b[1] - b[0] > 0 for a, b in pairs)
     if alike:
       return [(a[0], b[1], extent) for a, b in pairs], [True] * len(pairs)
-  runs, halves = ascending_runs(one), [ascending_runs(half) for half in two]
-  if len(one) > len(runs) and len(halves[0]) == len(halves[1]) == len(runs):
-    if all([*a, *b] == run for run, a, b in zip(runs, *halves, strict=True)):
-      return [periodic(run, extent) for run in runs], [True] * len(runs)
   raise Unfit("two ranks do not hold a half each")
+
+
+def _split(some: Sequence[Interval], others: Sequence[Interval]) -> list[Interval]:
+  """Intervals that end where one of the others begins or ends."""
+  ends = sorted({end for other in others for end in other})
+  out: list[Interval] = []
+  for begin, end in some:
+    places = [begin, *(e for e in ends if begin < e < end), end]
+    out += zip(places, places[1:])
+  return out
+
+
+def _in_turn(run: Sequence[Interval], first: Sequence[Interval], second: Sequence[Interval]) -> bool:
+  """Whether one rank has the first intervals of a run, and the other the rest."""
+  return [i for i in first if i in run] + [i for i in second if i in run] == list(run)
 
 
 def _common(one: Sequence[Interval], two: Sequence[Interval]) -> list[Interval]:

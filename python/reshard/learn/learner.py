@@ -12,9 +12,10 @@ from typing import Any
 import reshard
 from reshard.learn.apart import say_shapes
 from reshard.learn.dropped import omissions
-from reshard.learn.evidence import Sight, Unfit
+from reshard.learn.evidence import Sight, Unfit, skeleton
 from reshard.learn.fit import Kind, Seen, kinds
-from reshard.learn.kinds import Rule, alike, splits
+from reshard.learn.kinds import Rule, alike, is_of, splits
+from reshard.learn.rows import deal, in_rows
 from reshard.learn.stored import STORED
 from reshard.learn.terms import Terms
 
@@ -95,22 +96,27 @@ def extended(
   Raises NoCard if one card cannot say both.
   """
   more = learn(teacher, others[:2], others[2])
-  known, otherwise = {_key(rule): rule for rule in card["rules"]}, list[Rule]()
-  sign = {"when": _differs(teacher, form, models, others)} if form else _only_in(others, models)
+  known, otherwise, added = list(card["rules"]), list[Rule](), list[Rule]()
+  sign = _of_form(teacher, form, others) if form else _only_in(others, models)
   for rule in more["rules"]:
     for other in card["rules"]:
       _yield_to(rule, other)
-    if known.setdefault(_key(rule), rule) == rule:
+    same = [i for i, other in enumerate(known) if _key(other) == _key(rule)]
+    if not same:
+      added.append(rule)
+    if not same or rule in (known[i] for i in same):
       continue
     if sign is None or sign.keys() & rule.keys():
       raise NoCard(f"'{rule['match']}' is held otherwise with {said}")
     otherwise.append(rule | sign)
+    for i in same if form else ():  # its parts would ask for tensors that the other rule has
+      known[i] = _also_when(known[i], _of_form(teacher, form, models)["when"])
   require, others_require = _untied(card["require"]), _untied(more["require"])
   if require != others_require:
     raise NoCard(f"with {said} it asks for other sizes")
   if more["require"] == card["require"]:
     require = card["require"]  # embeddings are as they were
-  out = {**card, "card": dict(card["card"]), "require": require, "rules": [*otherwise, *known.values()]}
+  out = {**card, "card": dict(card["card"]), "require": require, "rules": [*otherwise, *known, *added]}
   prove(teacher, out, models[:2], models[2])
   proved = "; ".join(prove(teacher, out, others[:2], others[2]))
   first = str(card["card"]["proof"]).partition("; with ")[0]
@@ -153,12 +159,15 @@ def _key(rule: Rule) -> tuple[str, ...]:
   return (rule["match"], rule.get("name", ""), rule.get("from", ""), *map(str, rule.get("shape", ())))
 
 
-def _differs(teacher: Any, key: str, models: Sequence[pathlib.Path], others: Sequence[pathlib.Path]) -> str:
-  """The condition that a key of the config has the value of these others, not that of the models."""
-  (was,), (value,) = ({teacher.numbers_of(of)[key] for of in some} for some in (models, others))
-  config = json.loads((others[0] / "config.json").read_text())
-  default = teacher.defaults_of(config["model_type"]).get(key, was)
-  return f"({key} ?? {default}) == {value}"
+def _of_form(teacher: Any, key: str | None, models: Sequence[pathlib.Path]) -> dict[str, str]:
+  """What tells rules for these models from those for others: the value of a key of the config."""
+  (value,) = {teacher.numbers_of(of)[key] for of in models}
+  config = json.loads((models[0] / "config.json").read_text())
+  return {"when": f"({key} ?? {teacher.defaults_of(config['model_type']).get(key, value)}) == {value}"}
+
+
+def _also_when(rule: Rule, condition: str) -> Rule:
+  return rule | {"when": f"({rule['when']}) && {condition}" if "when" in rule else condition}
 
 
 def _only_in(models: Sequence[pathlib.Path], others: Sequence[pathlib.Path]) -> dict[str, str] | None:
@@ -246,6 +255,7 @@ def _card(teacher: Any, folders: Sequence[pathlib.Path]) -> dict[str, Any]:
   rules = [pair for name, seen in found.items() for pair in _rules(name, seen, terms)]
   for name, rule in rules:
     try:
+      deal(rule, [one for one in found[skeleton(name)] if is_of(name, one.name)], terms)
       for form in STORED.get(config["model_type"], ()):
         say_shapes(rule, form.shaped, [one for one in sights if not one.sizes], terms)
     except Unfit as error:
@@ -293,7 +303,7 @@ def sight(
     raise NoCard(str(error)) from None
   except Exception as error:
     raise NoCard(_reason(sizes, error)) from error
-  return found
+  return in_rows(found)
 
 
 def _rules(name: str, seen: Sequence[Seen], terms: Terms) -> list[tuple[str, Rule]]:

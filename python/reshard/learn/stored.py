@@ -71,6 +71,17 @@ def without_empty(tensors: Tensors) -> Tensors:
   }
 
 
+def dense_as_mlp(tensors: Tensors) -> Tensors:
+  """With dense layers called `mlp`: transformers writes them by the name of those with experts."""
+  return {re.sub(r"\.block_sparse_moe\.((?:gate|up|down)_proj\.)", r".mlp.\1", name): t for name, t in tensors.items()}
+
+
+def named_as_modules(tensors: Tensors) -> Tensors:
+  """With the norms of linear attention called as their modules are."""
+  names = {".attention_layer_norm.": ".input_layernorm.", ".feedforward_layer_norm.": ".post_attention_layernorm."}
+  return {re.sub("|".join(map(re.escape, names)), lambda found: names[found[0]], name): t for name, t in tensors.items()}
+
+
 def predicting(tensors: Tensors) -> Tensors:
   """With a module for multi-token prediction: an attention layer behind a projection of two hidden states."""
   first = next(found for found in map(_ATTENTION.fullmatch, tensors) if found)
@@ -116,13 +127,9 @@ STORED: Mapping[str, tuple[Stored, ...]] = {
   "deepseek_v32": (_TRAILING,),
   "glm4_moe_lite": (_TRAILING,),
   "glm_moe_dsa": (_TRAILING,),
+  "kimi_linear": (Stored("dense layers called mlp", dense_as_mlp, alone=("vllm", "sglang")),),
   "longcat_flash": (Stored("experts that compute nothing left out", without_empty, alone=("vllm", "sglang")),),
-  "qianfan_ocr": (
-    Stored(
-      "a tower of square images", lambda tensors: tensors, config={"vision_config.patch_size": 16, "vision_config.image_size": 64},
-      alone=("vllm", "sglang"),
-    ),
-  ),
+  "olmo_hybrid": (Stored("norms called as modules are", named_as_modules, alone=("vllm", "sglang")),),
   "qwen3_5": (_PREDICTING,),
   "qwen3_5_text": (_PREDICTING,),
   "qwen3_5_moe": (_STACKED, _STACKED_PREDICTING),

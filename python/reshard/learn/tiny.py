@@ -95,11 +95,13 @@ _PUBLISHED: dict[str, Callable[[Sizes], dict[str, Any]]] = {
   "deepseek_v3": lambda _: {"moe_layer_freq": 1, "topk_method": "noaux_tc", "scoring_func": "sigmoid"},
   "deepseek_v32": lambda s: {"first_k_dense_replace": 3 if s.layers > 3 else 1, "moe_layer_freq": 1, "topk_method": "noaux_tc", "scoring_func": "sigmoid"},
   "aria": lambda _: {"projector_patch_to_query_dict": {16: 8}},
+  "cohere_compass": lambda _: {"tie_word_embeddings": True},
   "cohere_compass_text": lambda s: {"rope_parameters": {"full_attention": _rotated(s.head_dim)}},
   "dbrx": lambda _: {"attn_config.rope_theta": 10000.0},
   "ernie4_5_vl_moe_text": lambda s: {
     "rope_parameters": _rotated(s.hidden // s.heads), "moe_intermediate_size": [s.expert_width, s.expert_width // 2],
   },
+  "ernie4_5_vl_moe_vision": lambda s: {"embed_dim": s.tower, "mlp_ratio": 4, "intermediate_size": 4 * s.tower},
   "exaone4": lambda _: {"sliding_window_pattern": "LLLG"},
   "falcon": lambda s: {"ffn_hidden_size": 4 * s.hidden},
   "gemma2": lambda _: {"hidden_act": "gelu_pytorch_tanh"},

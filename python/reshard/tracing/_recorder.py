@@ -137,6 +137,8 @@ class Recorder(Guard):
     if name in ops_of.NEW and dtype.is_floating_point:
       kwargs["device"] = torch.device("meta")  # room for weights, on whatever device
       kwargs.pop("generator", None)
+    if name == "_to_copy" and given and not dtype.is_floating_point and _leaves_memory(kwargs, given[0]):
+      kwargs["device"] = given[0].device  # such as the indices of a rank's experts, whose values count
     out = func(*args, **kwargs)
     outs, written = list(tensors_in((out,))), ops_of.written_by(func, args, kwargs)
     self.note_made(outs, () if name == "lift_fresh" else given)
@@ -352,6 +354,11 @@ class Recorder(Guard):
     for i in range(src.shape[dims[0]]):
       to = src.shape[dims[0]] - 1 - i
       self.flip(src.narrow(dims[0], i, 1), dims[1:], out.narrow(dims[0], to, 1))
+
+
+def _leaves_memory(kwargs: dict[str, Any], tensor: torch.Tensor) -> bool:
+  device = kwargs.get("device")
+  return device is not None and torch.device(device).type == "meta" and tensor.device.type != "meta"
 
 
 _MAPPED = (*CONVERTIBLE, torch.float64)

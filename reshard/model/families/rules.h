@@ -24,11 +24,13 @@ inline constexpr unsigned kMaxCompleteNumbers = 3;
 /// `experts`, in the order that the keys redundant, expert_map and placement give them, if a file
 /// has these.
 struct RulePart {
-  /// Elements [begin, end) of a dimension or, with `period`, of each run of so many elements.
+  /// Elements [begin, end) of a dimension or, with `period`, of each run of so many elements. With
+  /// `turns` = n, each such run is dealt out: its elements 0, n, 2 n, ... come first, then 1, n +
+  /// 1, and so on.
   struct Take {
     int dim = 0;
     Expression begin, end;  ///< may use `extent`: the tensor's.
-    std::optional<Expression> period = {};
+    std::optional<Expression> period = {}, turns = {};
   };
   /// Rounds a dimension up to a multiple of both `multiple` and the number of its parts.
   struct Pad {

@@ -226,15 +226,26 @@ Result<RuleSections::Pieces> RuleSections::taken(const RulePart& part, int dim,
     return fail(Code::invalid_argument,
                 fmt::format("elements [{}, {}) of each {} cannot be taken of {} along dimension {}",
                             begin, end, period, extent, dim));
-  const Index repeats = period == 0 ? 0 : extent / period;
-  if (repeats > kMaxPieces)
+  const Index repeats = period == 0 ? 0 : extent / period, size = end - begin;
+  const Index turns = take->turns ? RESHARD_TRY(number(*take->turns, extent, 1)) : 1;
+  if (size % turns != 0)
+    return fail(Code::invalid_argument,
+                fmt::format("{} elements along dimension {} cannot be dealt out in {} turns", size,
+                            dim, turns));
+  const Index each = turns == 1 ? 1 : size;  // pieces
+  if (repeats > kMaxPieces / std::max<Index>(each, 1))
     return fail(Code::invalid_argument,
                 fmt::format("dimension {} would be taken apart into {} pieces, at most {} may be",
-                            dim, repeats, kMaxPieces));
+                            dim, repeats > kMaxPieces ? repeats : repeats * each, kMaxPieces));
   Pieces out;
-  for (Index k = 0; k < repeats; ++k)
-    out.pieces.push_back({Interval(k * period + begin, k * period + end), k * (end - begin)});
-  out.extent = repeats * (end - begin);
+  for (Index k = 0; k < repeats; ++k) {
+    const Index from = k * period + begin, at = k * size;
+    if (turns == 1) out.pieces.push_back({Interval(from, from + size), at});
+    for (Index i = 0; turns > 1 && i < size; ++i)
+      out.pieces.push_back(
+          {Interval(from + i, from + i + 1), at + i % turns * (size / turns) + i / turns});
+  }
+  out.extent = repeats * size;
   return out;
 }
 
