@@ -20,7 +20,7 @@ from reshard.learn import vllm as teacher  # noqa: E402
 from reshard.learn.__main__ import checkpoint  # noqa: E402
 
 CARDS = sorted(p.stem for p in (pathlib.Path(__file__).parents[2] / "examples/cards/vllm").glob("*.json"))
-SAMPLE = [name for name in ("OlmoeForCausalLM", "GPT2LMHeadModel", "Exaone4ForCausalLM", "DeepseekV2ForCausalLM", "DeepseekV32ForCausalLM", "Phi3ForCausalLM") if name in CARDS]
+SAMPLE = [name for name in ("OlmoeForCausalLM", "GPT2LMHeadModel", "Exaone4ForCausalLM", "DeepseekV2ForCausalLM", "DeepseekV32ForCausalLM", "Phi3ForCausalLM", "BloomForCausalLM") if name in CARDS]
 # Other sizes than those of the three models with which cards are learned and proved.
 OTHER = tiny.Sizes(24, 8, 16, 192, 384, 3, 700, 12, 144)
 

@@ -70,6 +70,26 @@ def parts_of(rule: Rule) -> list[Rule]:
   return [rule, *rule.get("with", ())]
 
 
+def keep_towers_whole(learned: Learned) -> None:
+  """Has rules of a tower cut it only where ranks divide its heads, if the engine was seen to hold it whole elsewhere."""
+  heads = next((k for k in learned.terms.names() if k.startswith("vision") and k.endswith(("num_attention_heads", "num_heads"))), None)
+  if heads is None:
+    return
+  try:
+    eight = learned.sight(0, {"tp": 8}, (0,))
+  except NoCard:
+    return  # the engine itself refuses it
+  whole = learned.sight(0, {}, (0,)).ranks[0]
+  if eight.numbers[heads] % 8 == 0:
+    return
+  for kind, rule in learned.rules:
+    held = {name: local.shape for name, local in eight.ranks[0].items() if is_of(kind, name)}
+    cuts = [cut for part in parts_of(rule) for cut in part.get("cuts", ())]
+    if held and cuts and all(shape == whole[name].shape for name, shape in held.items()):
+      for cut in cuts:
+        cut["when"] = f"{learned.terms.text_of(heads)} % tp == 0"
+
+
 class Stages:
   """Pipeline stages, seen at pp=3."""
 

@@ -49,6 +49,10 @@ class Terms:
       return f"({key} ?? {hidden} / {heads})"
     return key
 
+  def names(self) -> Iterator[str]:
+    """The keys that may say sizes: likelier ones first."""
+    yield from self._keys
+
   def counts(self) -> Iterator[tuple[str, Values]]:
     """Keys that may count units, such as heads: likelier ones first."""
     for key, values in self._keys.items():

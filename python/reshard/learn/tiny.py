@@ -110,7 +110,14 @@ _PUBLISHED: dict[str, Callable[[Sizes], dict[str, Any]]] = {
   "glm_moe_dsa": lambda s: {"first_k_dense_replace": 3 if s.layers > 3 else 1, "moe_layer_freq": 1, "topk_method": "noaux_tc", "scoring_func": "sigmoid"},
   "gptj": lambda s: {"rotary_dim": s.hidden // s.heads // 2},
   "hy_v3": lambda s: {"first_k_dense_replace": 1, "expert_hidden_dim": s.expert_width, "route_norm": True, "qk_norm": True},
-  "kimi_linear": lambda _: {"first_k_dense_replace": 1, "mla_use_nope": True, "moe_layer_freq": 1},
+  "kimi_linear": lambda s: {
+    "first_k_dense_replace": 1, "mla_use_nope": True, "moe_layer_freq": 1, "num_experts": s.experts, "num_experts_per_token": 2,
+    "num_shared_experts": 1,
+    "linear_attn_config": {
+      "head_dim": s.linear_dim, "num_heads": s.linear_heads, "short_conv_kernel_size": s.kernel,
+      "kda_layers": [*range(1, s.layers + 1, 2)], "full_attn_layers": [*range(2, s.layers + 1, 2)],
+    },
+  },
   "lfm2": lambda s: {
     "block_dim": s.hidden, "conv_dim": s.hidden, "block_multiple_of": 16, "block_ffn_dim_multiplier": 1.0,
     "block_auto_adjust_ff_dim": False, "layer_types": _alternating("conv", "full_attention", s.layers),

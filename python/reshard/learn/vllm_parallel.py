@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from reshard.learn import engines
-from reshard.learn.engines import RANKS_OF, Stages, expert_rules, parts_of, place_experts
+from reshard.learn.engines import RANKS_OF, Stages, expert_rules, keep_towers_whole, parts_of, place_experts
 from reshard.learn.evidence import skeleton
 from reshard.learn.fit import Seen
 from reshard.learn.kinds import is_of
@@ -41,6 +41,7 @@ def rows(card: Mapping[str, Any]) -> list[Row]:
 def finish(learned: Learned, found: Mapping[str, Sequence[Seen]]) -> dict[str, Any]:
   """Says in the rules on which stages they hold and how experts are spread; returns the axes, the keys and what
   must hold."""
+  keep_towers_whole(learned)
   require = [*_REQUIRE, *Stages(learned).say(), *_experts(learned, found)]
   placed = place_experts(expert_rules(learned), _PLACEMENT)
   return {"axes": _AXES, "keys": [{"name": "ep"}, *placed], "require": require + (_PLACED if placed else [])}
@@ -68,4 +69,5 @@ def _experts(
     elif one and one.name in spread and spread[one.name].shape == one.ranks[0].shape:
       # Each rank has tokens of its own, and all of what is not an expert.
       for cut in (cut for part in parts for cut in part.get("cuts", ())):
-        cut["when"] = "ep == 1 || dp == 1 || tp == 1"
+        also = f"({cut['when']}) && " if "when" in cut else ""
+        cut["when"] = f"{also}(ep == 1 || dp == 1 || tp == 1)" if also else "ep == 1 || dp == 1 || tp == 1"
