@@ -2,10 +2,14 @@
 """Protects: what learning makes of heads that a loader moves one by one, of rows that two ranks share, and of layers that
 a tower leaves out."""
 
+import json
+import types
+
 import pytest
 
 pytest.importorskip("torch")
 
+from reshard.learn import engines, learner  # noqa: E402
 from reshard.learn.dropped import omissions  # noqa: E402
 from reshard.learn.evidence import Dealt, Held, Piece, Sight, Unfit  # noqa: E402
 from reshard.learn.fit import Seen  # noqa: E402
@@ -98,3 +102,37 @@ def test_layers_that_no_key_chooses_are_refused():
 def test_the_size_of_a_head_is_no_multiple_of_their_number():
   terms = Terms([{"hidden_size": 128, "n_head": 8}, {"hidden_size": 288, "n_head": 12}], {})
   assert terms.of([16, 24], [0, 0]) == "hidden_size / n_head"
+
+
+def sight_of(shapes, sizes, heads):
+  held = {name: Held(name, "BF16", shape, (), "identity", ()) for name, shape in shapes.items()}
+  return Sight(sizes, {}, {0: held}, frozenset(), {"vision_config.num_heads": heads}, 0)
+
+
+@pytest.mark.parametrize("heads, cut", [(4, "vision_config.num_heads % tp == 0"), (8, None)])
+def test_a_tower_is_whole_where_ranks_do_not_divide_its_heads(heads, cut):
+  full = {"tower.qkv": (48, 48), "model.qkv": (64, 64)}
+  eight = full | {"model.qkv": (8, 64)} | ({"tower.qkv": (6, 48)} if cut is None else {})
+  rules = [(name, {"match": name, "cuts": [{"dim": 0, "axes": ["tp"]}]}) for name in full]
+  learned = types.SimpleNamespace(
+    rules=rules, terms=Terms([{"vision_config.num_heads": n} for n in (heads, 20)], {}),
+    sight=lambda model, sizes, ranks: sight_of(eight if sizes else full, sizes, heads),
+  )  # fmt: skip
+  engines.keep_towers_whole(learned)
+  assert [rule["cuts"][0].get("when") for _, rule in rules] == [cut, None]
+
+
+def form_of(folder, flag):
+  folder.mkdir()
+  (folder / "config.json").write_text(json.dumps({"model_type": "stand_in", "multi_query": flag}))
+  return folder
+
+
+def test_rules_of_a_form_hold_by_the_key_that_says_it(tmp_path):
+  teacher = types.SimpleNamespace(
+    numbers_of=lambda folder: json.loads((folder / "config.json").read_text()), defaults_of=lambda _: {"multi_query": 1}
+  )
+  others = [form_of(tmp_path / str(i), 0) for i in range(3)]
+  assert learner._of_form(teacher, "multi_query", others) == {"when": "(multi_query ?? 1) == 0"}
+  assert learner._also_when({"match": "a"}, "b == 1") == {"match": "a", "when": "b == 1"}
+  assert learner._also_when({"match": "a", "when": "c"}, "b == 1") == {"match": "a", "when": "(c) && b == 1"}

@@ -168,6 +168,7 @@ HONEST = {
   "plus one in bf16": put("q", "v", lambda x: x + 1),
   "rows by a list": put("p", "w", lambda x: x[[4, 1, 0, 2, 7, 6, 5, 3]]),
   "rows by a tensor": put("p", "w", lambda x: x[_ROWS]),
+  "rows by a tensor where the weights are": put("p", "w", lambda x: x[_ROWS.to(x.device)]),
   "rows by the module's own table": lambda m, w: m.p.data.copy_(w["w"][m.gate.order]),
   "rows put": _placed_rows,
   "rows put by index_copy_": lambda m, w: m.p.data.index_copy_(0, _ROWS, w["w"]),

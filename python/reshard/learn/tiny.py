@@ -112,7 +112,7 @@ _PUBLISHED: dict[str, Callable[[Sizes], dict[str, Any]]] = {
   "hy_v3": lambda s: {"first_k_dense_replace": 1, "expert_hidden_dim": s.expert_width, "route_norm": True, "qk_norm": True},
   "kimi_linear": lambda s: {
     "first_k_dense_replace": 1, "mla_use_nope": True, "moe_layer_freq": 1, "num_experts": s.experts, "num_experts_per_token": 2,
-    "num_shared_experts": 1,
+    "num_shared_experts": 1, "layer_types": _alternating("linear_attention", "full_attention", s.layers),
     "linear_attn_config": {
       "head_dim": s.linear_dim, "num_heads": s.linear_heads, "short_conv_kernel_size": s.kernel,
       "kda_layers": [*range(1, s.layers + 1, 2)], "full_attn_layers": [*range(2, s.layers + 1, 2)],
