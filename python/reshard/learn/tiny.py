@@ -228,7 +228,8 @@ def _shrunk(
   for name, value in values.items():
     if isinstance(value, dict) and value and all(str(k).isdigit() for k in value):
       out[name] = _of_layers(value, values.get("layer_types"), out.get("layer_types"), count)
-  for name, value in _PUBLISHED.get(of.model_type, lambda _: {})(sizes).items():
+  published = _PUBLISHED.get(of.model_type)
+  for name, value in published(sizes).items() if published else ():
     part, _, key = name.rpartition(".")
     (out[part] if part else out)[key] = value
   return out
