@@ -28,11 +28,34 @@ std::uint32_t word(const PackedIntegers& p, Index i) {
   return load<std::uint32_t>(p.words, i);
 }
 
+int with_sign(const PackedIntegers& p, std::uint64_t bits) {
+  const auto code = static_cast<int>(bits & ((1U << p.bits) - 1));
+  return p.is_signed && code >= 1 << (p.bits - 1) ? code - (1 << p.bits) : code;
+}
+
 /// The integer at a place of a word.
 int integer(const PackedIntegers& p, std::uint32_t word, Index lane) {
-  const int shift = p.bits * p.place[static_cast<std::size_t>(lane)];
-  const auto code = static_cast<int>(word >> shift & ((1U << p.bits) - 1));
-  return p.is_signed && code >= 1 << (p.bits - 1) ? code - (1 << p.bits) : code;
+  return with_sign(p, word >> p.bits * p.place[static_cast<std::size_t>(lane)]);
+}
+
+/// Integer i of words that are `stride` apart. @pre p.crosses_words()
+int crossing_integer(const PackedIntegers& p, Index first, Index stride, Index i) {
+  const Index width = Index{8} * p.word_bytes, at = i * p.bits / width, shift = i * p.bits % width;
+  std::uint64_t bits = word(p, first + at * stride);
+  if (shift + p.bits > width) bits |= std::uint64_t{word(p, first + (at + 1) * stride)} << width;
+  return with_sign(p, bits >> shift);
+}
+
+/// @pre dtype is f32, bf16 or f16
+float load_float(DType dtype, const std::byte* from, Index i) {
+  if (dtype == DType::f32) return load<float>(from, i);
+  const auto bits = load<std::uint16_t>(from, i);
+  return dtype == DType::bf16 ? from_bf16(bits) : from_f16(bits);
+}
+
+float rounded_to(DType dtype, float value) {
+  if (dtype == DType::f32) return value;
+  return dtype == DType::bf16 ? from_bf16(to_bf16(value)) : from_f16(to_f16(value));
 }
 
 void convert_floats(const std::vector<float>& values, DType to, std::byte* out) {
@@ -57,7 +80,10 @@ class RowDecoder {
   void decode(Index row, Index begin, Index end, DType to, std::byte* out) {
     take_groups(row);
     values_.resize(static_cast<std::size_t>(end - begin));
-    m_.codes.along_rows ? take_column_words(row, begin) : take_row_words(row, begin, end);
+    if (m_.codes.crosses_words())
+      take_one_by_one(row, begin);
+    else
+      m_.codes.along_rows ? take_column_words(row, begin) : take_row_words(row, begin, end);
     for (Index col = begin; col < end;) {
       const Index stop = m_.group_of_col != nullptr ? col + 1 : end_of_group(col, end);
       const auto g = static_cast<std::size_t>(group_of(col));
@@ -95,16 +121,18 @@ class RowDecoder {
     switch (m_.scale_dtype) {
       case DType::f8_e4m3: return small_to_float(CodeKind::e4m3, load<std::uint8_t>(from, at));
       case DType::f8_e8m0: return e8m0_to_float(load<std::uint8_t>(from, at));
-      case DType::f32: return load<float>(from, at);
-      case DType::bf16: return from_bf16(load<std::uint16_t>(from, at));
-      default: return from_f16(load<std::uint16_t>(from, at));
+      default: return load_float(m_.scale_dtype, from, at);
     }
   }
 
-  float number(std::uint32_t word, Index lane) const {
-    const int code = integer(m_.codes, word, lane);
+  float number(int code) const {
     return m_.numbers != nullptr ? (*m_.numbers)[static_cast<std::size_t>(code)]
                                  : static_cast<float>(code);
+  }
+
+  void take_one_by_one(Index row, Index begin) {
+    for (std::size_t i = 0; i < values_.size(); ++i)
+      values_[i] = number(m_.codes.at(row, begin + static_cast<Index>(i)));
   }
 
   void take_row_words(Index row, Index begin, Index end) {
@@ -113,7 +141,7 @@ class RowDecoder {
     for (Index col = begin; col < end;) {
       const std::uint32_t w = word(p, row * p.row_stride + col / k * p.col_stride);
       for (const Index stop = std::min(end, (col / k + 1) * k); col < stop; ++col)
-        values_[static_cast<std::size_t>(col - begin)] = number(w, col % k);
+        values_[static_cast<std::size_t>(col - begin)] = number(integer(p, w, col % k));
     }
   }
 
@@ -122,7 +150,7 @@ class RowDecoder {
     const Index k = p.per_word(), first = row / k * p.row_stride + begin * p.col_stride;
     for (std::size_t i = 0; i < values_.size(); ++i) {
       const std::uint32_t w = word(p, first + static_cast<Index>(i) * p.col_stride);
-      values_[i] = number(w, row % k);
+      values_[i] = number(integer(p, w, row % k));
     }
   }
 
@@ -169,6 +197,30 @@ void decode_part(const TableMatrix& m, Index first, Index count, DType to, std::
   }
 }
 
+void decode_part(const PlaneMatrix& m, Index first, Index count, DType to, std::byte* out) {
+  constexpr Index kAtOnce = 4096;
+  const Index bytes = bits(to) / 8;
+  const std::uint32_t mask = (1U << m.bits) - 1;
+  std::vector<float> values;
+  for (Index at = first; at < first + count;) {
+    const Index n = std::min({kAtOnce, first + count - at});
+    values.resize(static_cast<std::size_t>(n));
+    for (Index i = at; i < at + n; ++i) {
+      const Index row = i / m.cols, col = i % m.cols, plane = row / m.word_rows;
+      const Index word = row % m.word_rows * m.cols + col;
+      const std::uint32_t all = m.word_bytes == 1 ? load<std::uint8_t>(m.words, word)
+                                                  : load<std::uint32_t>(m.words, word);
+      const auto code = static_cast<float>(all >> m.bits * (m.per_word - 1 - plane) & mask);
+      const Index group = m.rows_are_groups ? row : col;
+      const float difference = rounded_to(m.dtype, code - load_float(m.dtype, m.zeros, group));
+      values[static_cast<std::size_t>(i - at)] =
+          rounded_to(m.dtype, difference * load_float(m.dtype, m.scales, group));
+    }
+    convert_floats(values, to, out + (at - first) * bytes);
+    at += n;
+  }
+}
+
 }  // namespace
 
 const CodeValues& code_values(DType dtype) {
@@ -189,10 +241,11 @@ const CodeValues& code_values(DType dtype) {
 }
 
 int PackedIntegers::at(Index row, Index col) const {
+  const Index i = along_rows ? row : col, stride = along_rows ? row_stride : col_stride;
+  const Index first = along_rows ? col * col_stride : row * row_stride;
+  if (crosses_words()) return crossing_integer(*this, first, stride, i);
   const Index k = per_word();
-  const Index word_row = along_rows ? row / k : row, word_col = along_rows ? col : col / k;
-  return integer(*this, word(*this, word_row * row_stride + word_col * col_stride),
-                 (along_rows ? row : col) % k);
+  return integer(*this, word(*this, first + i / k * stride), i % k);
 }
 
 Result<> check_codes(std::string_view name, const CodedTensor& tensor) {

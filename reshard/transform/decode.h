@@ -21,15 +21,19 @@ namespace reshard {
 /// words.
 struct PackedIntegers {
   const std::byte* words = nullptr;  ///< little-endian; no alignment is required.
-  int bits = 4;                      ///< of a code: 2, 4 or 8.
+  int bits = 4;                      ///< of a code: 2, 3, 4 or 8.
   int word_bytes = 4;                ///< 1 or 4.
   bool is_signed = false;            ///< two's complement.
   /// True if a word holds consecutive rows of a column, false if consecutive columns of a row.
   bool along_rows = false;
   Index row_stride = 0, col_stride = 0;  ///< words from a row, or column, of words to the next.
-  /// The place in its word of each of consecutive integers; place 0 is in the lowest bits.
+  /// The place in its word of each of consecutive integers; place 0 is in the lowest bits. Not for
+  /// integers that cross words.
   std::array<std::uint8_t, 16> place = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
 
+  /// True for 3 bits: integer i has bits [3 i, 3 i + 3) of consecutive words, the lowest first.
+  bool crosses_words() const { return 8 * word_bytes % bits != 0; }
+  /// @pre !crosses_words()
   int per_word() const { return 8 * word_bytes / bits; }
   int at(Index row, Index col) const;
 };
@@ -81,15 +85,32 @@ struct TableMatrix {
   std::optional<CodedScales> coded = {};
 };
 
-using CodedTensor = std::variant<CodedMatrix, TableMatrix>;
+/// Weights of (code - zero point) * scale, where the difference and the product are rounded to the
+/// dtype of scales: HQQ's. Their elements, in row-major order, are those of a matrix [rows, cols]
+/// whose rows or columns are groups. A word has codes of one column, of rows that are `word_rows`
+/// apart, the first one in the highest bits that are used. Borrows its parts.
+struct PlaneMatrix {
+  Index rows = 0, cols = 0;
+  const std::byte* words = nullptr;  ///< [word_rows, cols], little-endian.
+  int word_bytes = 1;                ///< 1 or 4.
+  int bits = 4;                      ///< of a code: 1, 2, 3, 4 or 8.
+  int per_word = 2;                  ///< codes of a word.
+  Index word_rows = 0;               ///< rows / per_word, rounded up.
+  const std::byte* scales = nullptr;
+  const std::byte* zeros = nullptr;  ///< zero points, of the dtype of scales.
+  DType dtype = DType::f16;          ///< f32, bf16 or f16.
+  bool rows_are_groups = true;       ///< a scale for each row, else for each column.
+};
+
+using CodedTensor = std::variant<CodedMatrix, TableMatrix, PlaneMatrix>;
 
 /// Checks the values that decode() relies on. Errors, which name the tensor: a column without a
 /// group; in GPTQ's first format a zero point of 0, which programs read differently.
 Result<> check_codes(std::string_view name, const CodedTensor& tensor);
 
 /// Writes elements [first, first + count) of a tensor, in row-major order. Products are computed in
-/// F32 and rounded once to `to`; number minus zero point is exact. Thread-safe for disjoint
-/// outputs.
+/// F32 and rounded once to `to`, but for those of a PlaneMatrix; number minus zero point is exact.
+/// Thread-safe for disjoint outputs.
 ///
 /// @pre check_codes() succeeds; `to` is f32, bf16 or f16; the range is within the tensor; its parts
 /// have the sizes that follow from their declarations

@@ -5,6 +5,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <cstring>
@@ -173,6 +174,96 @@ TEST(Decode, gptq_packs_columns_of_a_row_and_orders_groups_by_a_table) {
       matrix.group_cols = k;
       if (ordered) matrix.group_of_col = reinterpret_cast<const std::byte*>(group_of.data());
       expect_values(matrix, m.values(1, group_of));
+    }
+}
+
+/// A stream of bits: each line of integers is one after another, the lowest bits first.
+std::vector<std::uint32_t> stream(Grid<int>& codes, int bits, bool along_rows) {
+  const Index n = along_rows ? codes.rows : codes.cols, words = n * bits / 32;
+  const Index lines = along_rows ? codes.cols : codes.rows;
+  std::vector<std::uint32_t> out(static_cast<std::size_t>(words * lines));
+  for (Index line = 0; line < lines; ++line)
+    for (Index bit = 0; bit < n * bits; ++bit) {
+      const Index i = bit / bits, word = bit / 32;
+      const int code = along_rows ? codes.at(i, line) : codes.at(line, i);
+      out[static_cast<std::size_t>(along_rows ? word * lines + line : line * words + word)] |=
+          static_cast<std::uint32_t>(code >> bit % bits & 1) << bit % 32;
+    }
+  return out;
+}
+
+TEST(Decode, integers_of_3_bits_cross_words) {
+  std::mt19937 random(7);
+  constexpr Index kRows = 64, kCols = 96;
+  for (const bool along_rows : {false, true}) {
+    Integers m(kRows, kCols, 48, 3, random);
+    Grid<int> zeros = transposed(m.zeros);
+    const auto words = stream(m.codes, 3, along_rows), zero_words = stream(zeros, 3, false);
+    CodedMatrix matrix{.rows = kRows, .cols = kCols, .codes = {}};
+    matrix.codes = {.words = bytes_of(words), .bits = 3, .along_rows = along_rows};
+    matrix.codes.row_stride = along_rows ? kCols : kCols * 3 / 32;
+    matrix.codes.col_stride = 1;
+    matrix.zeros = PackedIntegers{.words = bytes_of(zero_words),
+                                  .bits = 3,
+                                  .along_rows = true,
+                                  .row_stride = 1,
+                                  .col_stride = kRows * 3 / 32};
+    matrix.zero_offset = 1;
+    matrix.scales = m.scales.bytes();
+    matrix.scale_dtype = DType::f32;
+    matrix.scale_row = 2;
+    matrix.scale_group = 1;
+    matrix.groups = 2;
+    matrix.group_cols = 48;
+    expect_values(matrix, m.values(1));
+    // The zero point 0 of GPTQ's first format.
+    const bool has_most = std::ranges::find(m.zeros.values, 7) != m.zeros.values.end();
+    EXPECT_EQ(check_codes("w", matrix).has_value(), !has_most);
+  }
+}
+
+TEST(Decode, planes_are_rows_apart_and_each_step_is_rounded) {
+  std::mt19937 random(8);
+  struct Form {
+    int bits, per_word, word_bytes;
+  };
+  for (const Form form :
+       {Form{8, 1, 1}, Form{4, 2, 1}, Form{3, 10, 4}, Form{2, 4, 1}, Form{1, 8, 1}})
+    for (const bool by_rows : {false, true}) {
+      constexpr Index kRows = 40, kCols = 24;
+      Grid<int> codes = random_codes(kRows, kCols, form.bits, random);
+      const Index apart = kRows / form.per_word;
+      std::vector<std::byte> words(static_cast<std::size_t>(apart * kCols * form.word_bytes));
+      for (Index r = 0; r < kRows; ++r)
+        for (Index c = 0; c < kCols; ++c) {
+          const Index shift = form.bits * (form.per_word - 1 - r / apart);
+          for (int byte = 0; byte < form.word_bytes; ++byte)
+            words[static_cast<std::size_t>((r % apart * kCols + c) * form.word_bytes + byte)] |=
+                std::byte(static_cast<std::uint64_t>(codes.at(r, c)) << shift >> 8 * byte & 255U);
+        }
+      std::vector<std::uint16_t> scales, zeros;
+      for (Index i = 0; i < kRows; ++i) {
+        scales.push_back(to_bf16(static_cast<float>(random() % 1000 + 1) / 4096));
+        zeros.push_back(to_bf16(static_cast<float>(random() % 1000) / 64));
+      }
+      PlaneMatrix m{.rows = kRows, .cols = kCols, .words = words.data()};
+      m.word_bytes = form.word_bytes;
+      m.bits = form.bits;
+      m.per_word = form.per_word;
+      m.word_rows = apart;
+      m.scales = reinterpret_cast<const std::byte*>(scales.data());
+      m.zeros = reinterpret_cast<const std::byte*>(zeros.data());
+      m.dtype = DType::bf16;
+      m.rows_are_groups = by_rows;
+      std::vector<float> want;
+      for (Index r = 0; r < kRows; ++r)
+        for (Index c = 0; c < kCols; ++c) {
+          const auto g = static_cast<std::size_t>(by_rows ? r : c);
+          const auto code = static_cast<float>(codes.at(r, c));
+          const float difference = from_bf16(to_bf16(code - from_bf16(zeros[g])));
+          want.push_back(from_bf16(to_bf16(difference * from_bf16(scales[g]))));
+        }
+      expect_values(m, want);
     }
 }
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Weights in forms that are decoded, and not made: AWQ, GPTQ, compressed-tensors' integers with zero
-points, bitsandbytes. Their values are those of the library that wrote them or, where it needs a GPU, of
+points, bitsandbytes, HQQ. Their values are those of the library that wrote them or, where it needs a GPU, of
 its documented layout; every layout gets them, and nothing is copied that would describe the old form."""
 
 import json
@@ -15,7 +15,7 @@ from compressed_tensors.quantization import QuantizationArgs, QuantizationScheme
 from compressed_tensors.quantization.utils import calculate_qparams
 from safetensors.torch import save_file
 
-from code_forms import GENERATOR, awq, gptq, scales
+from code_forms import GENERATOR, awq, awq_gemv, gptq, hqq, hqq_config, scales
 from dense_model import CONFIG, LAYER, MATRICES, UNKNOWN, VECTORS
 from folders import command, expect_layout_of_values, ranks, read, same, write
 
@@ -81,13 +81,17 @@ INT8 = {"num_bits": 8, "type": "int", "symmetric": False, "strategy": "channel"}
 GPTQ = {"quant_method": "gptq", "bits": 4, "group_size": GROUP, "desc_act": True, "sym": False}
 V2 = {**GPTQ, "checkpoint_format": "gptq_v2"}
 NF4 = {"quant_method": "bitsandbytes", "load_in_4bit": True, "bnb_4bit_quant_type": "nf4"}
+AWQ = {"quant_method": "awq", "bits": 4, "group_size": GROUP, "zero_point": True, "version": "gemm"}
 # name: (parts and values of a module, quantization_config)
 FORMS = {
-  "awq": (awq, {"quant_method": "awq", "bits": 4, "group_size": GROUP, "zero_point": True, "version": "gemm"}),
+  "awq": (awq, AWQ),
+  "awq_gemv": (awq_gemv, {**AWQ, "version": "gemv"}),
   "gptq": (gptq, GPTQ),
   "gptq_in_order": (lambda r, c: gptq(r, c, order=None), {**GPTQ, "desc_act": False}),
   "gptq_v2": (lambda r, c: gptq(r, c, first=False), V2),
   "gptq_v2_of_2_bits": (lambda r, c: gptq(r, c, bits=2, first=False), {**V2, "bits": 2}),
+  "gptq_of_3_bits": (lambda r, c: gptq(r, c, bits=3), {**GPTQ, "bits": 3}),
+  "gptq_v2_of_3_bits": (lambda r, c: gptq(r, c, bits=3, first=False, order=None), {**V2, "bits": 3}),
   "gptq_of_8_bits": (lambda r, c: gptq(r, c, bits=8), {**GPTQ, "bits": 8}),
   "int4": (by_compressed_tensors(INT4, PackedQuantizationCompressor), groups("pack-quantized", INT4)),
   "int8_packed": (by_compressed_tensors(INT8, PackedQuantizationCompressor), groups("pack-quantized", INT8)),
@@ -95,6 +99,12 @@ FORMS = {
   "nf4": (by_bitsandbytes("nf4", False), NF4),
   "nf4_double": (by_bitsandbytes("nf4", True), {**NF4, "bnb_4bit_use_double_quant": True}),
   "fp4": (by_bitsandbytes("fp4", True), {**NF4, "bnb_4bit_quant_type": "fp4"}),
+  "hqq": (hqq, hqq_config()),
+  "hqq_of_8_bits": (lambda r, c: hqq(r, c, bits=8, axis=0), hqq_config(bits=8, axis=0)),
+  "hqq_of_3_bits": (lambda r, c: hqq(r, c, bits=3, group=64), hqq_config(bits=3, group=64)),
+  "hqq_of_3_bits_in_columns": (lambda r, c: hqq(r, c, bits=3, axis=0), hqq_config(bits=3, axis=0)),
+  "hqq_of_2_bits": (lambda r, c: hqq(r, c, bits=2, dtype=torch.float16), hqq_config(bits=2)),
+  "hqq_of_1_bit": (lambda r, c: hqq(r, c, bits=1, group=16, dtype=torch.float32), hqq_config(bits=1, group=16)),
   "llm_int8": (llm_int8, {"quant_method": "bitsandbytes", "load_in_8bit": True}),
 }  # fmt: skip
 
@@ -218,6 +228,19 @@ def test_adapters_are_merged_into_the_values(stored, tmp_path):
   same(merged, {other: tensor for other, tensor in values.items() if other != f"{name}.weight"})
 
 
+@pytest.mark.parametrize("group", [32, 64, 128, 160, -1])
+def test_rows_of_zero_points_and_scales_are_padded_by_the_size_of_groups(group, tmp_path):
+  parts, value = awq_gemv(16, 640, group=640 if group == -1 else group)
+  assert {32: 4, 64: 2}.get(group, 1) == parts[".qzeros"].shape[1] and parts[".scales"].shape[1] % 8 == 0
+  section = {**FORMS["awq_gemv"][1], "group_size": group}
+  tensors = {"a.proj" + part: t for part, t in parts.items()}
+  folder = write(tmp_path / "in", tensors, {**UNKNOWN, "dtype": "float16", "quantization_config": section})
+  command("convert", folder, tmp_path / "out", "--to", "hf")
+  same(read(tmp_path / "out"), {"a.proj.weight": value.to(torch.float16)})
+  command("convert", folder, tmp_path / "same", "--to", "hf:quant=stored")
+  same(read(tmp_path / "same"), tensors)
+
+
 # What cannot be read.
 
 
@@ -233,6 +256,38 @@ def test_a_zero_point_that_programs_read_differently_is_refused(tmp_path):
   tensors, _ = checkpoint(lambda r, c: gptq(r, c, first=False))
   said = refused(tmp_path, tensors, GPTQ)
   assert "is stored as 15, which is 0 or 16" in said and "gptq_v2" in said
+
+
+def test_codes_of_an_engine_are_not_made_of_rows_in_order(tmp_path):
+  tensors, _ = checkpoint(awq_gemv)
+  said = refused(tmp_path, tensors, FORMS["awq_gemv"][1], "vllm:tp=1,quant=awq")
+  assert "no engine that is known loads 'model.layers.0.self_attn.q_proj.weight' so" in said, said
+
+
+@pytest.mark.parametrize(
+  ("part", "value", "said"),
+  [
+    ("view_as_float", torch.tensor(1, dtype=torch.uint8), "codes as floats (view_as_float)"),
+    ("quant_zero", torch.tensor(1, dtype=torch.uint8), "quantised scales (quant_zero)"),
+    ("channel_wise", torch.tensor(0, dtype=torch.uint8), "one scale of the tensor (channel_wise)"),
+    ("packing", torch.tensor(list(b"9bit_u8"), dtype=torch.uint8), "packing 9bit_u8"),
+    ("compute_dtype", torch.tensor(list(b"torch.int8"), dtype=torch.uint8), "compute_dtype torch.int8"),
+    ("group_size", torch.tensor(0, dtype=torch.int32), "in groups of 0 along axis 1"),
+    ("shape", torch.tensor([96, -64]), "in groups of 32 along axis 1"),
+    ("shape", torch.tensor([96, 128]), "of [96, 128] packed as 4bit_u8 it must be U8 [192, 32]"),
+    ("axis", torch.tensor(0, dtype=torch.int32), "packed as 4bit_u8 it must be U8 [16, 192]"),
+    ("scale", scales(192, 1), "it must be BF16 [192, 1]"),
+    ("zero", None, "without 'model.layers.0.mlp.up_proj.zero'"),
+  ],
+)
+def test_modules_of_hqq_that_say_something_else_are_refused(part, value, said, tmp_path):
+  tensors, _ = checkpoint(hqq)
+  name = f"{LAYER}mlp.up_proj.{part}"
+  if value is None:
+    del tensors[name]
+  else:
+    tensors[name] = value
+  assert said in refused(tmp_path, tensors, hqq_config(), "vllm:tp=1")
 
 
 def test_a_column_without_a_group_is_refused(tmp_path):

@@ -12,7 +12,7 @@ import reshard
 import reshard.hf
 import torch
 
-from code_forms import awq, gptq, pack_quantized, packed, scales
+from code_forms import awq, awq_gemv, gptq, pack_quantized, packed, scales
 from dense_model import CONFIG, LAYER, MATRICES, VECTORS
 from folders import command, ranks, read, same, write
 
@@ -223,6 +223,21 @@ def test_one_group_of_all_columns_is_cut_where_the_engine_repeats_it_alone(tmp_p
   folder = checkpoint(tmp_path / "in", lambda r, c: awq(r, c, group=c), AWQ, -1)
   assert "is inside group 0" in refused(folder, tmp_path / "out", "vllm:tp=2,quant=awq")
   command("convert", folder, tmp_path / "one", "--to", "vllm:tp=1,quant=awq")
+
+
+@pytest.mark.parametrize("layout", ["hf", "hf:shards=2", "fsdp:shard=3"])
+@pytest.mark.parametrize(
+  ("parts_of", "section"),
+  [(awq_gemv, {**AWQ, "version": "gemv"}), (lambda r, c: gptq(r, c, bits=3), {**GPTQ, "bits": 3})],
+  ids=["awq_gemv", "gptq_of_3_bits"],
+)
+def test_what_no_engine_holds_moves_whole(parts_of, section, layout, tmp_path):
+  folder = checkpoint(tmp_path / "in", parts_of, section, 32)
+  form = section["quant_method"]
+  command("convert", folder, tmp_path / "there", "--to", f"{layout}{',' if ':' in layout else ':'}quant={form}")
+  command("convert", tmp_path / "there", tmp_path / "back", "--to", f"hf:quant={form}")
+  same(read(tmp_path / "back"), read(folder))
+  assert (tmp_path / "back/config.json").read_bytes() == (folder / "config.json").read_bytes()
 
 
 def test_columns_in_another_order_move_whole_and_are_refused_for_engines(tmp_path):

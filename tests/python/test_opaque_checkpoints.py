@@ -125,8 +125,8 @@ FLOAT8 = {"num_bits": 8, "type": "float", "symmetric": True, "strategy": "tensor
 BLOCKS = {"quant_method": "fp8", "fmt": "e4m3", "weight_block_size": [128, 128]}
 # name: (parts of a module, quantization_config, is the class known, a dtype that is named)
 FORMS = {
-  "awq_gemv": (awq, {"quant_method": "awq", "bits": 4, "group_size": 32, "version": "gemv"}, True, "I32"),
-  "gptq_of_3_bits": (gptq, {"quant_method": "gptq", "bits": 3, "group_size": 32}, True, "I32"),
+  "awq_gemv_fast": (awq, {"quant_method": "awq", "bits": 4, "group_size": 32, "version": "gemv_fast"}, True, "I32"),
+  "gptq_of_5_bits": (gptq, {"quant_method": "gptq", "bits": 5, "group_size": 32}, True, "I32"),
   "int4": (packed, {**groups(Linear=INT4, other=INT8), "format": "pack-quantized"}, True, "I64"),
   "nf4_without_a_state": (nf4, {"quant_method": "bitsandbytes", "load_in_4bit": True}, True, "U8"),
   "llm_int8": (llm_int8, {"quant_method": "bitsandbytes", "load_in_8bit": True}, True, "I8"),

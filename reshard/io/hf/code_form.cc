@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 
 #include "reshard/io/hf/compressed_tensors.h"
 #include "reshard/io/hf/config_fields.h"
@@ -28,9 +29,15 @@ Result<Index> columns_of_group(const ConfigFields& q, std::string_view name) {
   return q.has(name) ? q.size(name, kMaxSize) : kDefault;
 }
 
-std::string described(std::string_view method, Index bits, Index group) {
-  return group == 0 ? fmt::format("{}, {} bits", method, bits)
-                    : fmt::format("{}, {} bits in groups of {}", method, bits, group);
+std::string described(Index bits, Index group) {
+  return group == 0 ? fmt::format("{} bits", bits)
+                    : fmt::format("{} bits in groups of {}", bits, group);
+}
+
+std::string in_lower_case(std::string text) {
+  std::ranges::transform(text, text.begin(),
+                         [](char c) { return c >= 'A' && c <= 'Z' ? char(c - 'A' + 'a') : c; });
+  return text;
 }
 
 Result<CodeForm> awq(const ConfigFields& q, std::string_view source) {
@@ -38,27 +45,69 @@ Result<CodeForm> awq(const ConfigFields& q, std::string_view source) {
   const auto bits = RESHARD_TRY(q.optional_size(q.has("w_bit") ? "w_bit" : "bits")).value_or(4);
   form.group_cols =
       RESHARD_TRY(columns_of_group(q, q.has("q_group_size") ? "q_group_size" : "group_size"));
-  std::string version = RESHARD_TRY(q.text("version")).value_or("gemm");
-  std::ranges::transform(version, version.begin(),
-                         [](char c) { return c >= 'A' && c <= 'Z' ? char(c - 'A' + 'a') : c; });
-  // Under this name GPTQModel says the version.
-  const auto format = RESHARD_TRY(q.text("format")).value_or("gemm");
-  if (format != "gemm") return unread_codes(source, "awq, format " + as_word(format));
+  // GPTQModel says the version as `format`.
+  const auto format = RESHARD_TRY(q.text("format"));
+  const auto version =
+      in_lower_case(RESHARD_TRY(q.text("version")).value_or(format.value_or("gemm")));
+  if (format && in_lower_case(*format) != version)
+    return unread_codes(source,
+                        "awq, version " + as_word(version) + " and format " + as_word(*format));
   if (bits != 4) return unread_codes(source, fmt::format("awq of {} bits", bits));
-  if (version != "gemm") return unread_codes(source, "awq, version " + as_word(version));
-  form.text = described("awq", bits, form.group_cols);
+  if (version != "gemm" && version != "gemv")
+    return unread_codes(source, "awq, version " + as_word(version));
+  if (version == "gemv") {
+    form.method = CodeForm::Method::awq_gemv;
+    if (form.group_cols != 0 && form.group_cols != 32 && form.group_cols != 64 &&
+        form.group_cols < 128)
+      return unread_codes(source,
+                          fmt::format("awq, version gemv in groups of {}", form.group_cols));
+  }
+  form.text = version == "gemv" ? "awq gemv, " : "awq, ";
+  form.text += described(bits, form.group_cols);
   return form;
+}
+
+bool is_gptq_bits(Index bits) { return bits == 2 || bits == 3 || bits == 4 || bits == 8; }
+
+/// GPTQModel's rules for modules: "+:PATTERN" (or "PATTERN") changes what the config says,
+/// "-:PATTERN" leaves modules plain. The files show which modules a rule is for.
+Result<> take_dynamic(const ConfigFields& rules, std::string_view source, CodeForm& form) {
+  // What a rule may say beside bits and groups: how codes were chosen, or what files show.
+  constexpr std::array<std::string_view, 14> kKnown = {
+      "pack_dtype",      "bits",          "group_size", "sym",          "desc_act",
+      "act_group_aware", "static_groups", "mse",        "damp_percent", "damp_auto_increment",
+      "fallback",        "hessian",       "gptaq",      "foem"};
+  const CodeForm::Integers usual{form.bits, form.group_cols};
+  for (const std::string& pattern : rules.keys()) {
+    if (pattern.starts_with("-:")) continue;
+    const auto rule = RESHARD_TRY(rules.object(pattern));
+    if (!rule) continue;
+    const auto refuse = [&](const std::string& what) {
+      return unread_codes(source, fmt::format("gptq, dynamic: {}: {}", in_quotes(pattern), what));
+    };
+    for (const std::string& key : rule->keys())
+      if (std::ranges::find(kKnown, key) == kKnown.end()) return refuse(in_quotes(key));
+    if (const auto words = RESHARD_TRY(rule->text("pack_dtype")).value_or("int32");
+        words != "int32")
+      return refuse("packed into " + as_word(words));
+    CodeForm::Integers its = usual;
+    if (const auto bits = RESHARD_TRY(rule->optional_size("bits", kMaxSize))) {
+      if (!is_gptq_bits(*bits)) return refuse(fmt::format("{} bits", *bits));
+      its.bits = static_cast<int>(*bits);
+    }
+    if (rule->has("group_size"))
+      its.group_cols = RESHARD_TRY(columns_of_group(*rule, "group_size"));
+    if (its != usual && std::ranges::find(form.others, its) == form.others.end())
+      form.others.push_back(its);
+  }
+  return {};
 }
 
 Result<CodeForm> gptq(const ConfigFields& q, std::string_view source) {
   CodeForm form{CodeForm::Method::gptq};
   const Index bits = RESHARD_TRY(q.size("bits", kMaxSize));
   form.group_cols = RESHARD_TRY(columns_of_group(q, "group_size"));
-  if (bits != 2 && bits != 4 && bits != 8)
-    return unread_codes(source, fmt::format("gptq of {} bits", bits));
-  // Its values say which modules have other bits, by patterns.
-  if (const auto modules = RESHARD_TRY(q.object("dynamic")); modules && !modules->empty())
-    return unread_codes(source, "gptq with 'dynamic'");
+  if (!is_gptq_bits(bits)) return unread_codes(source, fmt::format("gptq of {} bits", bits));
   if (const auto words = RESHARD_TRY(q.text("pack_dtype")).value_or("int32"); words != "int32")
     return unread_codes(source, "gptq packed into " + as_word(words));
   const auto format = RESHARD_TRY(q.text("format"));  // What newer programs call it.
@@ -67,7 +116,11 @@ Result<CodeForm> gptq(const ConfigFields& q, std::string_view source) {
     return unread_codes(source, "gptq, checkpoint_format " + as_word(format.value_or(layout)));
   form.bits = static_cast<int>(bits);
   form.zeros_less_1 = layout == "gptq";
-  form.text = described(layout, bits, form.group_cols);
+  form.text = layout + ", " + described(bits, form.group_cols);
+  if (const auto rules = RESHARD_TRY(q.object("dynamic")))
+    RESHARD_TRY(take_dynamic(*rules, source, form));
+  for (const CodeForm::Integers& its : form.others)
+    form.text += " or " + described(its.bits, its.group_cols);
   return form;
 }
 
@@ -111,6 +164,23 @@ Result<CodeForm> bitsandbytes(const ConfigFields& q, std::string_view source) {
   return form;
 }
 
+/// transformers' HqqConfig. Parameters by module, which have names of modules as keys, are in the
+/// files too.
+Result<CodeForm> hqq(const ConfigFields& q, std::string_view source) {
+  CodeForm form{CodeForm::Method::hqq};
+  form.text = "hqq";
+  const auto how = RESHARD_TRY(q.object("quant_config"));
+  if (!how) return form;
+  for (const char* key : {"scale_quant_params", "zero_quant_params"})
+    if (how->has(key)) return unread_codes(source, fmt::format("hqq with {}", key));
+  const auto weights = RESHARD_TRY(how->object("weight_quant_params"));
+  const auto bits = weights ? weights->integer("nbits") : std::optional<Index>();
+  if (!bits || !*bits) return form;  // by module, or 1.58 bits
+  const auto group = RESHARD_TRY(weights->optional_size("group_size", kMaxSize)).value_or(0);
+  form.text += ", " + described(**bits, group);
+  return form;
+}
+
 Result<CodeForm> torchao(const ConfigFields& q) {
   CodeForm form{CodeForm::Method::torchao};
   form.text = "torchao";
@@ -126,10 +196,12 @@ Result<CodeForm> torchao(const ConfigFields& q) {
 
 std::string_view CodeForm::name() const {
   switch (method) {
-    case Method::awq: return "awq";
+    case Method::awq:
+    case Method::awq_gemv: return "awq";
     case Method::gptq: return "gptq";
     case Method::compressed_tensors: return "compressed-tensors";
     case Method::bitsandbytes: return "bitsandbytes";
+    case Method::hqq: return "hqq";
     case Method::torchao: return "torchao";
   }
   return "unknown";
@@ -143,6 +215,7 @@ Result<CodeForm> code_form(std::string_view text, std::string_view source) {
   if (method == "gptq") return gptq(*q, source);
   if (method == "compressed-tensors") return compressed_tensors(*q, source);
   if (method == "bitsandbytes") return bitsandbytes(*q, source);
+  if (method == "hqq") return hqq(*q, source);
   if (method == "torchao") return torchao(*q);
   return unread_codes(source, "quant_method " + as_word(method));
 }

@@ -156,8 +156,9 @@ Result<> take_scales(const std::string& method, DType values, ModelSpec& stored,
   auto codes = take_codes(values, stored, model);
   // A form that is neither: the error is that of the reader for its method.
   const bool neither = !codes && codes.error().code == Code::unsupported;
-  const bool only_read =
-      method == "awq" || method == "gptq" || method == "bitsandbytes" || method == "torchao";
+  constexpr std::array<std::string_view, 5> kOnlyRead = {"awq", "gptq", "bitsandbytes", "hqq",
+                                                         "torchao"};
+  const bool only_read = std::ranges::find(kOnlyRead, method) != kOnlyRead.end();
   return neither && !only_read ? taken : codes;
 }
 

@@ -93,10 +93,14 @@ class PartLayout {
     for (const Section& section : slot.sections) {
       if (section.parts.empty()) return refuse(slot, "it is padded");
       if (engine_) RESHARD_TRY(check_for_engine(slot, section));
-      for (const PlacedBox& box : section.parts)
+      for (const PlacedBox& box : section.parts) {
+        if (weight_of(box.tensor)->files_only)
+          return refuse(slot, "no engine that is known loads '" + v_.model()[box.tensor].name +
+                                  "' so; without quant it gets the decoded values");
         if (quant::is_transposed(section, box, {0, 1}) != false || box.box.rank() != 2)
           return refuse(slot, "rows and columns of '" + v_.model()[box.tensor].name +
                                   "' are not its last dimensions");
+      }
     }
     return {};
   }
@@ -279,7 +283,10 @@ bool CodedWeight::is_known(const CodePart& part) const {
 Dims CodedWeight::shape_of(const CodePart& part) const {
   if (part.role == Role::shape) return {2};
   Dims shape;
-  for (const CodeDim& dim : part.dims) shape.push_back(up(dim.rows ? rows : cols, dim.unit));
+  for (const CodeDim& dim : part.dims) {
+    const Index elements = up(dim.rows ? rows : cols, dim.unit) * dim.elements;
+    shape.push_back(up(elements, dim.multiple) * dim.multiple);
+  }
   return shape;
 }
 

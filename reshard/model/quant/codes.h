@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <numeric>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -20,10 +21,12 @@
 namespace reshard {
 
 /// A dimension of a stored part: the rows or the columns of the weight [rows, cols], in units of
-/// one, of a word, or of a group of columns.
+/// one, of whole words, or of groups of columns.
 struct CodeDim {
-  bool rows = false;  ///< else columns.
-  Index unit = 1;  ///< rows or columns that an element of the part is for; the last may be fewer.
+  bool rows = false;   ///< else columns.
+  Index unit = 1;      ///< rows or columns that `elements` are for; the last may be fewer.
+  Index elements = 1;  ///< 3 words of 32 codes of 3 bits, else 1.
+  Index multiple = 1;  ///< the part has a multiple of these elements; the last ones are padding.
   friend bool operator==(const CodeDim&, const CodeDim&) = default;
 };
 
@@ -46,7 +49,7 @@ struct CodePart {
 /// A weight that is stored as codes: (code - zero point) * scale.
 struct CodedWeight {
   Index rows = 0, cols = 0;  ///< of the weight, [out, in].
-  int bits = 4;              ///< of a code and of a zero point.
+  int bits = 4;              ///< of a code and of a zero point: 2, 3, 4 or 8.
   int word_bytes = 4;        ///< of a word of codes, 1 or 4.
   bool is_signed = false;
   /// The place in its word of each of consecutive codes; place 0 is in the lowest bits.
@@ -59,8 +62,12 @@ struct CodedWeight {
   std::optional<bool> in_order = true;
   /// Ranks whose columns are a part of the only group hold its scales each; else they are refused.
   bool shares_group = false;
+  bool files_only = false;  ///< no engine holds the parts, which move as whole tensors of files.
 
-  Index per_word() const { return 8 * word_bytes / bits; }
+  /// Consecutive codes that fill whole words, of num_words() words: 8 of 4 bits in one word, 32 of
+  /// 3 bits in three.
+  Index per_word() const { return std::lcm(8 * word_bytes, bits) / bits; }
+  Index num_words() const { return per_word() * bits / (8 * word_bytes); }
   Index groups() const { return (cols + group_cols - 1) / group_cols; }
   /// Null if there is none.
   const CodePart* part(CodePart::Role role) const;
@@ -98,9 +105,9 @@ Result<ModelSpec> stored_tensors(const ModelSpec& values, const ModelCodes& code
 /// are in order, and keeps the shape of the last of fused weights.
 ///
 /// Errors, Code::unsupported, which name the tensor: a cut inside a word or a group; a local tensor
-/// that mixes codes and values, or codes of other parts; padding, stored transposed, a value map or
-/// merged dimensions. For an engine also experts, sections that are not one whole weight, and
-/// columns that are not in order.
+/// that mixes codes and values, or codes of other parts; codes of which `files_only` is true;
+/// padding, stored transposed, a value map or merged dimensions. For an engine also experts,
+/// sections that are not one whole weight, and columns that are not in order.
 Result<ModelLayout> codes_layout(const ModelLayout& values, const ModelCodes& codes,
                                  const std::string& name, bool engine);
 

@@ -36,17 +36,44 @@ class Builder {
     weight().cols = t_.shape[0];
     weight().place = kAwqPlaces;
     add_codes({cols_of(1), rows_of(per_word())});
-    RESHARD_TRY(take_beside());
+    RESHARD_TRY(take_beside(form_.group_cols));
+    return std::move(out_);
+  }
+
+  /// AutoAWQ's other version: rows of words in order, zero points and scales beside each row,
+  /// padded to the reads of its kernel.
+  Result<NamedWeight> awq_gemv() {
+    weight().rows = t_.shape[0];
+    weight().cols = t_.shape[1] * per_word();
+    weight().files_only = true;
+    add_codes({rows_of(1), cols_of(per_word())});
+    const Index group = weight().group_cols = group_cols_of(form_.group_cols);
+    if (weight().cols % group != 0) return not_whole("groups", group);
+    if (group != 32 && group != 64 && group < 128)
+      return fail(Code::unsupported, fmt::format("'{}' is stored as {} with {} columns, for which "
+                                                 "AutoAWQ defines no padding",
+                                                 t_.name, form_.text, weight().cols));
+    const Index words = group >= 128 ? 1 : 128 / group;
+    RESHARD_TRY(add(Role::zeros, module_ + ".qzeros", {DType::i32},
+                    {rows_of(1), {false, group * per_word(), 1, words}}));
+    RESHARD_TRY(add(Role::scales, module_ + ".scales", kFloats,
+                    {rows_of(1), {false, group, 1, words * per_word()}}));
     return std::move(out_);
   }
 
   Result<NamedWeight> gptq() {
+    const CodeForm::Integers its = RESHARD_TRY(gptq_integers());
+    weight().bits = its.bits;
     weight().rows = t_.shape[1];
-    weight().cols = t_.shape[0] * per_word();
+    const Index k = per_word(), words = weight().num_words();
+    if (t_.shape[0] % words != 0) return not_whole("words of codes", words);
+    weight().cols = t_.shape[0] / words * k;
+    if (words > 1 && weight().rows % k != 0) return not_whole("words of zero points", words);
     weight().zero_offset = form_.zeros_less_1 ? 1 : 0;
     weight().shares_group = true;
-    add_codes({cols_of(per_word()), rows_of(1)});
-    RESHARD_TRY(take_beside());
+    weight().files_only = words > 1;
+    add_codes({words_of(false), rows_of(1)});
+    RESHARD_TRY(take_beside(its.group_cols));
     RESHARD_TRY(take_order(module_ + ".g_idx"));
     return std::move(out_);
   }
@@ -100,14 +127,61 @@ class Builder {
     return {};
   }
 
+  /// The whole words of codes of rows, or of columns.
+  CodeDim words_of(bool rows) { return {rows, per_word(), weight().num_words()}; }
+  /// 0 stands for all columns.
+  Index group_cols_of(Index said) { return said == 0 ? std::max<Index>(1, weight().cols) : said; }
+
+  tl::unexpected<Error> not_whole(std::string_view parts, Index size) const {
+    return fail(Code::unsupported,
+                fmt::format("'{}' is {} {}, which are no whole {} of {}, as {} is stored", t_.name,
+                            name(t_.dtype), to_string(t_.shape), parts, size, form_.text));
+  }
+
   /// Zero points and scales of AWQ and GPTQ.
-  Result<> take_beside() {
-    weight().group_cols =
-        form_.group_cols == 0 ? std::max<Index>(1, weight().cols) : form_.group_cols;
-    const Index group = weight().group_cols;
+  Result<> take_beside(Index group_cols) {
+    const Index group = weight().group_cols = group_cols_of(group_cols);
     RESHARD_TRY(
-        add(Role::zeros, module_ + ".qzeros", {DType::i32}, {cols_of(group), rows_of(per_word())}));
+        add(Role::zeros, module_ + ".qzeros", {DType::i32}, {cols_of(group), words_of(true)}));
     return add(Role::scales, module_ + ".scales", kFloats, {cols_of(group), rows_of(1)});
+  }
+
+  /// The bits and groups that a module of GPTQ has: of those that the config says, the ones that
+  /// its parts fit. Errors: none fits, or two whose values differ.
+  Result<CodeForm::Integers> gptq_integers() const {
+    const CodeForm::Integers usual{form_.bits, form_.group_cols};
+    if (form_.others.empty()) return usual;
+    std::optional<CodeForm::Integers> found;
+    std::vector<CodeForm::Integers> all = form_.others;
+    all.insert(all.begin(), usual);
+    for (CodeForm::Integers its : all) {
+      const Index cols = t_.shape[0] * 32 / its.bits, rows = t_.shape[1];
+      if (its.group_cols == 0 || its.group_cols > cols) its.group_cols = std::max<Index>(1, cols);
+      const Dims zeros{groups_of(cols, its.group_cols), (rows * its.bits + 31) / 32};
+      if (shape_of(".qzeros") != zeros || shape_of(".scales") != Dims{zeros[0], rows} ||
+          shape_of(".g_idx").value_or(Dims{cols}) != Dims{cols})
+        continue;
+      if (found && *found != its)
+        return fail(Code::unsupported,
+                    fmt::format("'{}' may have groups of {} or {} columns: its parts fit both, as "
+                                "{} is stored",
+                                t_.name, found->group_cols, its.group_cols, form_.text));
+      found = its;
+    }
+    if (found) return *found;
+    const auto said = [&](const char* part) {
+      const auto shape = shape_of(part);
+      return shape ? to_string(*shape) : "missing";
+    };
+    return fail(Code::unsupported,
+                fmt::format("'{}' is {} {}, its qzeros are {} and its scales {}: no form of {}",
+                            t_.name, name(t_.dtype), to_string(t_.shape), said(".qzeros"),
+                            said(".scales"), form_.text));
+  }
+  /// None if there is no such part of the module.
+  std::optional<Dims> shape_of(std::string_view part) const {
+    const auto id = stored_.find(module_ + std::string(part));
+    return id ? std::optional(stored_[*id].shape) : std::nullopt;
   }
 
   /// The group of each column, if the files say it.
@@ -173,13 +247,19 @@ std::optional<std::string> packed_weight(const CodeForm& form, const CanonicalTe
 Result<std::optional<NamedWeight>> coded_weight(const CodeForm& form, const ModelSpec& stored,
                                                 const CanonicalTensor& t,
                                                 std::optional<Index> cols) {
+  // No file has so many codes: products with the codes of a word stay exact.
+  constexpr Index kMaxWords = Index{1} << 48;
   const auto is = [&](std::string_view end, DType dtype) {
-    return t.shape.size() == 2 && t.dtype == dtype && t.name.ends_with(end);
+    return t.shape.size() == 2 && t.shape[0] <= kMaxWords && t.shape[1] <= kMaxWords &&
+           t.dtype == dtype && t.name.ends_with(end);
   };
   const auto builder = [&](std::string_view end) { return Builder(form, stored, t, end, cols); };
   switch (form.method) {
     case Method::awq:
       if (is(kQweight, DType::i32)) return RESHARD_TRY(builder(kQweight).awq());
+      break;
+    case Method::awq_gemv:
+      if (is(kQweight, DType::i32)) return RESHARD_TRY(builder(kQweight).awq_gemv());
       break;
     case Method::gptq:
       if (is(kQweight, DType::i32)) return RESHARD_TRY(builder(kQweight).gptq());
@@ -189,6 +269,7 @@ Result<std::optional<NamedWeight>> coded_weight(const CodeForm& form, const Mode
       if (is(kWeight, DType::i8)) return RESHARD_TRY(builder(kWeight).bytes());
       break;
     case Method::bitsandbytes:
+    case Method::hqq:
     case Method::torchao: break;
   }
   return std::optional<NamedWeight>();

@@ -11,6 +11,7 @@
 
 #include "reshard/io/hf/config_fields.h"
 #include "reshard/io/identify/codes/code_files.h"
+#include "reshard/io/identify/codes/hqq.h"
 #include "reshard/io/identify/codes/torchao.h"
 #include "reshard/io/identify/tensor_lists.h"
 
@@ -126,12 +127,14 @@ class Finder : CodeFiles {
     };
     switch (form().method) {
       case Method::awq:
+      case Method::awq_gemv:
       case Method::gptq:
       case Method::compressed_tensors: return coded(t);
       case Method::bitsandbytes:
         if (is(kWeight, DType::u8)) return table(t);
         if (is(kWeight, DType::i8)) return rows(t);
         break;
+      case Method::hqq: return hqq(*this, t);
       case Method::torchao: return torchao(*this, t);
     }
     return std::optional<FoundCodes>();
