@@ -136,3 +136,18 @@ def test_rules_of_a_form_hold_by_the_key_that_says_it(tmp_path):
   assert learner._of_form(teacher, "multi_query", others) == {"when": "(multi_query ?? 1) == 0"}
   assert learner._also_when({"match": "a"}, "b == 1") == {"match": "a", "when": "b == 1"}
   assert learner._also_when({"match": "a", "when": "c"}, "b == 1") == {"match": "a", "when": "(c) && b == 1"}
+
+
+def local(name, *tensors):
+  pieces = tuple(Piece(tensor, (0,), (4,), (4 * i,), (0,)) for i, tensor in enumerate(tensors))
+  held = Held(name, "BF16", (4 * len(tensors),), pieces, "identity", ())
+  return Seen(Sight({}, {}, {}, frozenset(), {}, 0), name, {0: held})
+
+
+@pytest.mark.parametrize("layer, fused", [(1, {"beside": "l.$1.k"}), (0, {})])
+def test_layers_that_fuse_a_tensor_are_told_from_those_that_have_it_alone(layer, fused):
+  found = {"l.#.q": [local(f"l.{layer}.q", f"l.{layer}.q")], "l.#.in": [local("l.0.in", "l.0.q", "l.0.k")]}
+  both = {"match": "l.#.q", "name": "l.$1.in", "with": [{"match": "l.#.k"}]}
+  rules = learner._tell_apart([("l.#.q", {"match": "l.#.q"}), ("l.#.in", dict(both))], found)
+  assert sorted(rules, key=str) == [("l.#.in", both | fused), ("l.#.q", {"match": "l.#.q"})]
+  assert rules[0][0] == ("l.#.in" if fused else "l.#.q")

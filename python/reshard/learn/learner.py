@@ -2,6 +2,7 @@
 """Learns a card from what a teacher shows, and has it predict the rest."""
 
 import dataclasses
+import itertools
 import json
 import math
 import pathlib
@@ -260,6 +261,7 @@ def _card(teacher: Any, folders: Sequence[pathlib.Path]) -> dict[str, Any]:
         say_shapes(rule, form.shaped, [one for one in sights if not one.sizes], terms)
     except Unfit as error:
       raise NoCard(f"'{name}': {error}") from None
+  rules = _tell_apart(rules, found)
   _share(rules)
   learned = Learned(teacher, folders, terms, rules)
   sizes = teacher.finish(learned, found)
@@ -329,6 +331,26 @@ def _apart(name: str, seen: Sequence[Seen], terms: Terms) -> list[tuple[str, Rul
   return []
 
 
+def _tell_apart(rules: Sequence[tuple[str, Rule]], found: Mapping[str, Sequence[Seen]]) -> list[tuple[str, Rule]]:
+  """Rules of several tensors hold beside the second one where another rule has the first of them alone, in other layers."""
+  first, others = list[tuple[str, Rule]](), list[tuple[str, Rule]]()
+  for name, rule in rules:
+    alone = [other for other, of in rules if of["match"] == rule["match"] and "with" not in of]
+    if rule.get("with") and "beside" not in rule and any(not _tensors(name, found) & _tensors(o, found) for o in alone):
+      count = itertools.count(1)
+      rule["beside"] = re.sub("#", lambda _: f"${next(count)}", rule["with"][0]["match"])
+      first.append((name, rule))
+    else:
+      others.append((name, rule))
+  return [*first, *others]
+
+
+def _tensors(kind: str, found: Mapping[str, Sequence[Seen]]) -> set[tuple[int, str]]:
+  """What local tensors of a kind are made of, by model."""
+  seen = [one for one in found[skeleton(kind)] if is_of(kind, one.name)]
+  return {(one.sight.model, p.tensor) for one in seen for held in one.ranks.values() for p in held.pieces}
+
+
 def _share(rules: Sequence[tuple[str, Rule]]) -> None:
   """Says of which tensors several local ones are made: a rule else owns those that it matches."""
   owned: set[str] = set()
@@ -336,7 +358,8 @@ def _share(rules: Sequence[tuple[str, Rule]]) -> None:
     for part in (rule, *rule.get("with", ())):
       if part["match"] in owned:
         part["shared"] = True
-      owned.add(part["match"])
+      if "beside" not in rule:
+        owned.add(part["match"])
 
 
 def _refuse_tied(
