@@ -3,6 +3,7 @@
 serves a checkpoint without its framework. tests/vllm/test_cards.py compares cards with
 vLLM itself, test_sglang_layouts.py with SGLang."""
 
+import dataclasses
 import json
 import os
 import pathlib
@@ -291,6 +292,79 @@ def test_experts_are_trained_by_megatron_however_files_store_them(tmp_path, name
     whole = tensors[f"{at}gate_up_proj"][3]
   assert held.shape == (240, 288)
   assert torch.equal(held, whole if whole.shape == held.shape else whole.T)
+
+
+def test_norms_over_all_heads_are_whole_and_take_a_kv_head_for_each_head(tmp_path):
+  small(tmp_path / "few", "OlmoeForCausalLM")
+  done = run("convert", tmp_path / "few", tmp_path / "refused", "--to", "megatron:tp=2")
+  assert done.returncode != 0 and "learned from models with a KV head for each head" in done.stderr
+  from reshard.learn import tiny
+  from reshard.learn.__main__ import checkpoint
+
+  sizes = tiny.SEEN[1]
+  checkpoint(tmp_path / "model", "OlmoeForCausalLM", dataclasses.replace(sizes, kv_heads=sizes.heads))
+  comes_back(tmp_path / "model", tmp_path, "megatron:tp=2,ep=4,etp=1,dp=2", "vllm:tp=4")
+  held = on_rank(tmp_path / "through0", 1)
+  assert held["decoder.layers.0.self_attention.k_layernorm.weight"].shape == (sizes.hidden,)
+  assert held["decoder.layers.0.self_attention.linear_qkv.weight"].shape == (3 * sizes.hidden // 2, sizes.hidden)
+
+
+def test_norms_over_all_heads_are_cut_with_the_heads(tmp_path):
+  torch = pytest.importorskip("torch")
+  tensors = small(tmp_path / "model", "MiniMaxM2ForCausalLM")
+  comes_back(tmp_path / "model", tmp_path, "megatron:tp=4,pp=2,first=3,ep=2,etp=2", "vllm:tp=2")
+  held, at = on_rank(tmp_path / "through0", 3), "self_attn.k_norm.weight"
+  assert torch.equal(held["decoder.layers.0.self_attention.k_layernorm.weight"], tensors[f"model.layers.0.{at}"][120:])
+
+
+def test_a_class_that_megatron_has_without_a_head_is_tied(tmp_path):
+  small(tmp_path / "model", "Exaone4ForCausalLM", ("tie_word_embeddings",))
+  comes_back(tmp_path / "model", tmp_path, "megatron:tp=2,pp=2,first=3", "vllm:tp=2")
+  assert "output_layer.weight" in on_rank(tmp_path / "through0", 2)
+  small(tmp_path / "untied", "Exaone4ForCausalLM")
+  done = run("convert", tmp_path / "untied", tmp_path / "refused", "--to", "megatron:tp=2")
+  assert done.returncode != 0 and "lm_head.weight" in done.stderr
+
+
+def test_the_parts_of_a_state_space_layer_are_cut_one_by_one(tmp_path):
+  torch = pytest.importorskip("torch")
+  tensors = small(tmp_path / "model", "FalconH1ForCausalLM")
+  comes_back(tmp_path / "model", tmp_path, "megatron:tp=4,pp=2,first=3")
+  whole, held = tensors["model.layers.0.mamba.conv1d.weight"], on_rank(tmp_path / "through0", 1)
+  config = json.loads((tmp_path / "model" / "config.json").read_text())
+  inner, states = config["mamba_d_ssm"], config["mamba_n_groups"] * config["mamba_d_state"]
+  quarters = [part.chunk(4)[1] for part in whole.split([inner, states, states])]
+  assert torch.equal(held["decoder.layers.0.mamba_mixer.conv1d_weight"].reshape(-1), torch.cat(quarters).reshape(-1))
+
+
+def test_layers_with_more_kv_heads_take_other_turns(tmp_path):
+  torch = pytest.importorskip("torch")
+  tensors = small(tmp_path / "model", "MiMoV2FlashForCausalLM")
+  comes_back(tmp_path / "model", tmp_path, "megatron:tp=4,ep=2,etp=2")
+  held = on_rank(tmp_path / "through0", 3)
+  for layer, groups in ((0, 12), (1, 24)):  # of 24 heads; keys are 40 wide, values 16
+    q, k, v = (tensors[f"model.layers.{layer}.self_attn.{part}_proj.weight"] for part in "qkv")
+    turns = [torch.cat([part.chunk(groups)[i] for part in (q, k, v)]) for i in range(groups)]
+    found = held[f"decoder.layers.{layer}.self_attention.linear_qkv.weight"]
+    assert torch.equal(found, torch.cat(turns[groups * 3 // 4 :]))
+
+
+def test_a_merger_is_cut_in_one_block_beside_gated_layers(tmp_path):
+  torch = pytest.importorskip("torch")
+  load = pytest.importorskip("safetensors.torch").load_file
+  pytest.importorskip("transformers")
+  from reshard.learn import tiny
+  from reshard.learn.__main__ import checkpoint
+
+  # Megatron-Bridge does not pad this class's vocabulary.
+  checkpoint(tmp_path / "model", "Exaone4_5_ForConditionalGeneration", dataclasses.replace(tiny.SEEN[1], vocab=336))
+  comes_back(tmp_path / "model", tmp_path, "megatron:tp=2,pp=2,first=3")
+  weights, held = load(tmp_path / "model" / "model.safetensors"), on_rank(tmp_path / "through0", 1)
+  whole = weights["model.visual.merger.mlp.0.weight"]
+  assert torch.equal(held["vision_model.merger.linear_fc1.weight"], whole[len(whole) // 2 :])
+  gate, up = (weights[f"model.visual.blocks.0.mlp.{part}_proj.weight"] for part in ("gate", "up"))
+  half = torch.cat([gate[len(gate) // 2 :], up[len(up) // 2 :]])
+  assert torch.equal(held["vision_model.decoder.layers.0.mlp.linear_fc1.weight"], half)
 
 
 def test_the_heads_of_a_fused_tower_are_moved_apart_for_megatron(tmp_path):

@@ -248,6 +248,14 @@ def test_a_key_that_another_one_equals_in_all_models_is_refused(tmp_path):
     learn.learn(teacher_of(), seen[:2], seen[2])
 
 
+def test_models_with_a_kv_head_for_each_head_have_a_card_of_their_own(tmp_path):
+  seen = [checkpoint(tmp_path / str(i), c | {"num_attention_heads": c["num_key_value_heads"]}) for i, c in enumerate(CONFIGS)]
+  card = learn.learn(teacher_of(), seen[:2], seen[2])
+  model = reshard.open_model(checkpoint(tmp_path / "other", CONFIGS[0] | {"num_attention_heads": 8}))
+  with pytest.raises(reshard.Error, match="learned from models with a KV head for each head"):
+    reshard.rules_layout(card_text(card), model, tp=2)
+
+
 def test_layers_that_one_stage_holds_by_chance_are_placed_by_layer(folders, tmp_path):
   """In all models that were seen only the first layer is dense: it is on the first stage."""
   seen = [checkpoint(tmp_path / str(i), c | {"dense": 1}) for i, c in enumerate(CONFIGS)]

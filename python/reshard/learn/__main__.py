@@ -27,6 +27,7 @@ import torch
 import transformers
 
 from reshard.learn import NoCard, card_text, extended, learn, prove, tiny
+from reshard.learn.bases import Base
 from reshard.learn.complete import complete_of
 from reshard.learn.learner import also_for, without_layers
 from reshard.learn.missing import is_read, prove_complete
@@ -44,6 +45,7 @@ class Round:
   stored  the form of their checkpoints; None: that of published ones
   towers  the prefixes of towers in published names, which these checkpoints do not have; None: they have them
   form    the first flag tells other forms of the same tensors apart
+  base    what they have in common with those of the first round
   """
 
   said: str
@@ -51,9 +53,10 @@ class Round:
   stored: Stored | None = None
   towers: Mapping[str, str] | None = None
   form: bool = False
+  base: Base = Base()
 
   def checkpoints(self, root: pathlib.Path, name: str) -> list[pathlib.Path]:
-    return checkpoints(root, name, self.flags, self.stored, self.towers is None)
+    return checkpoints(root, name, self.flags, self.stored, self.towers is None, self.base)
 
   def added_to(
     self, teacher: Any, card: dict[str, Any], models: Sequence[pathlib.Path], others: Sequence[pathlib.Path]
@@ -75,15 +78,15 @@ def _alone(teacher: Any, name: str) -> Stored | None:
   return next((form for form in STORED.get(_model_type(name), ()) if teacher.FRAMEWORK in form.alone), None)
 
 
-def _rounds(teacher: Any, name: str) -> list[Round]:
-  of = [flags for flags in (tiny.flags_of(name), tiny.flags_of(name, getattr(teacher, "FLAGS", ()))) if flags]
-  alone = _alone(teacher, name)
-  flipped = [Round(_flipped(flags), flags, alone) for flags in of]
+def _rounds(teacher: Any, name: str, base: Base) -> list[Round]:
+  alone, each = _alone(teacher, name), (flag for flag in getattr(teacher, "FLAGS", ()) if flag != base.flag)
+  of = [flags for flags in (tiny.flags_of(name), *(tiny.flags_of(name, (flag,)) for flag in each)) if flags]
+  flipped = [Round(_flipped(flags), flags, alone, base=base) for flags in of]
   forms_of = [flags for flags in getattr(teacher, "FORMS", ()) if tiny.flags_of(name, flags) == flags]
-  flipped += [Round(_flipped(flags), flags, alone, form=True) for flags in forms_of]
+  flipped += [Round(_flipped(flags), flags, alone, form=True, base=base) for flags in forms_of]
   known = [form for form in STORED.get(_model_type(name), ()) if form is not alone]
   forms = [form for form in known if not form.only or teacher.FRAMEWORK in form.only]
-  of_forms = [Round(form.said, stored=form) for form in forms]
+  of_forms = [Round(form.said, stored=form, base=base) for form in forms]
   with torch.device("meta"):
     towers = prefixes_of(getattr(transformers, name)._from_config(tiny.config_of(name, tiny.SEEN[0])))
   if towers and teacher.FRAMEWORK == "transformers":  # engines do not load these
@@ -179,25 +182,41 @@ def _one(teacher: Any, name: str, folder: pathlib.Path, check: bool) -> tuple[st
   path = folder / f"{name}.json"
   if path.exists() and "base" in json.loads(path.read_text(encoding="utf-8")):
     return "written by hand", True
-  with tempfile.TemporaryDirectory() as work:
-    root = pathlib.Path(work)
+  reason = ""
+  for base in (base for base in getattr(teacher, "BASES", (Base(),)) if base.fits(name)):
+    if check and not base.begins(json.loads(path.read_text(encoding="utf-8"))["card"]["proof"]):
+      continue
+    with tempfile.TemporaryDirectory() as work:
+      said, good = _of_base(teacher, name, path, check, base, pathlib.Path(work))
+    if good:
+      return said, good
+    if said not in reason:
+      reason += f"; {base.said}: {said}" if reason else said
+  return reason, False
+
+
+def _of_base(
+  teacher: Any, name: str, path: pathlib.Path, check: bool, base: Base, root: pathlib.Path
+) -> tuple[str, bool]:
+  try:
+    models = checkpoints(root / "as-is", name, stored=_alone(teacher, name), base=base)
+  except Exception as error:
+    return f"no small model: {type(error).__name__}: {str(error).splitlines()[0][:200]}", False
+  rounds = _rounds(teacher, name, base)
+  try:
+    if check:
+      return _check(teacher, json.loads(path.read_text(encoding="utf-8")), models, rounds, root, name), True
+    made = learn(teacher, models[:2], models[2])
+  except NoCard as error:
+    return f"no card: {error}", False
+  without = ""
+  for i, one in enumerate(rounds):
     try:
-      models = checkpoints(root / "as-is", name, stored=_alone(teacher, name))
-    except Exception as error:
-      return f"no small model: {type(error).__name__}: {str(error).splitlines()[0][:200]}", False
-    rounds = _rounds(teacher, name)
-    try:
-      if check:
-        return _check(teacher, json.loads(path.read_text(encoding="utf-8")), models, rounds, root, name), True
-      made = learn(teacher, models[:2], models[2])
-    except NoCard as error:
-      return f"no card: {error}", False
-    without = ""
-    for i, one in enumerate(rounds):
-      try:
-        made = one.added_to(teacher, made, models, one.checkpoints(root / f"other{i}", name))
-      except Exception as error:  # of the class too: not every combination of flags is one
-        without += f"; not with {one.said}: {' '.join(str(error).split())[:160]}"
+      made = one.added_to(teacher, made, models, one.checkpoints(root / f"other{i}", name))
+    except Exception as error:  # of the class too: not every combination of flags is one
+      without += f"; not with {one.said}: {' '.join(str(error).split())[:160]}"
+  if base.said:
+    made["card"]["proof"] = f"{base.said}: {made['card']['proof']}"
   try:
     made, notices = completed(made, name)
     without += f"; notices that one is missing of {notices}"
@@ -229,11 +248,13 @@ def checkpoints(
   flipped: Sequence[str] = (),
   stored: Stored | None = None,
   published: bool = True,
+  base: Base = Base(),
 ) -> list[pathlib.Path]:
   """The two small checkpoints that learning sees, and the one that it does not."""
   first = dataclasses.replace(tiny.SEEN[0], **(stored.sizes if stored else {}))
-  every = enumerate((first, *tiny.SEEN[1:], tiny.UNSEEN))
-  return [checkpoint(root / str(i), architecture, sizes, flipped, stored, published) for i, sizes in every]
+  every = enumerate(map(base.sizes, (first, *tiny.SEEN[1:], tiny.UNSEEN)))
+  flags, decoder = (*base.flags(architecture), *flipped), base.decoder(architecture)
+  return [checkpoint(root / str(i), architecture, sizes, flags, stored, published, decoder) for i, sizes in every]
 
 
 def checkpoint(
@@ -243,12 +264,13 @@ def checkpoint(
   flipped: Sequence[str] = (),
   stored: Stored | None = None,
   published: bool = True,
+  decoder: Mapping[str, Any] | None = None,
 ) -> pathlib.Path:
   """A small checkpoint of a class, as transformers writes it, by the names of published ones; or in another form."""
-  config = tiny.config_of(architecture, sizes, flipped)
+  config = tiny.config_of(architecture, sizes, flipped, decoder)
   if stored is not None and stored.last is not None:
-    decoder = config.get_text_config()
-    decoder.layer_types = [*decoder.layer_types[:-1], stored.last]
+    text = config.get_text_config()
+    text.layer_types = [*text.layer_types[:-1], stored.last]
   model = getattr(transformers, architecture)._from_config(config, dtype=torch.bfloat16)
   model.save_pretrained(folder)
   if published:

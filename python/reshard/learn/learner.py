@@ -23,6 +23,8 @@ from reshard.learn.terms import Terms
 Sizes = Mapping[str, int]
 _KEY = re.compile(r"[a-z_][a-z_0-9.]*")
 
+#: Keys that count heads; models may have them equal.
+_HEADS = ("num_attention_heads", "num_key_value_heads")
 #: Keys of configs that tie the head to the embeddings.
 TIES = ("tie_word_embeddings", "text_config.tie_word_embeddings")
 #: What a card requires that saw them one way says so.
@@ -74,7 +76,7 @@ def learn(teacher: Any, folders: Sequence[pathlib.Path], unseen: pathlib.Path) -
   Raises NoCard, with the reason.
   """
   card = _card(teacher, folders)
-  _refuse_twins(card["rules"], [teacher.numbers_of(folder) for folder in (*folders, unseen)])
+  card["require"] += _refuse_twins(card["rules"], [teacher.numbers_of(folder) for folder in (*folders, unseen)])
   card["card"]["proof"] = "; ".join(prove(teacher, card, folders, unseen))
   return card
 
@@ -369,7 +371,7 @@ def _refuse_tied(
   the framework takes was not seen."""
   key = next((k for k in TIES if k in of.numbers), None)
   for _, rule in rules:
-    if key is not None and rule["match"] in tied:
+    if key is not None and any(f".{rule['match']}".endswith(f".{name}") for name in tied):
       rule["when"] = f"({key} ?? {defaults.get(key, of.numbers[key])}) == {of.numbers[key]}"
 
 
@@ -386,16 +388,26 @@ def _refuse_parts(sights: Sequence[Sight]) -> None:
         raise NoCard(f"ranks hold {count} of the {math.prod(one.shapes[name])} elements of '{name}'")
 
 
-def _refuse_twins(rules: Any, numbers: Sequence[Mapping[str, int]]) -> None:
+def _refuse_twins(rules: Any, numbers: Sequence[Mapping[str, int]]) -> list[dict[str, str]]:
   """Has no card whose sizes are said by a key of which another one of the same object is equal in all models:
-  which of them is meant was not seen. Keys that never vary tell nothing apart."""
+  which of them is meant was not seen. Keys that never vary tell nothing apart. Of heads and KV heads, returns that they
+  must be equal."""
+  require: dict[str, dict[str, str]] = {}
   for key in sorted({key for text in _sizes_in(rules) for key in _KEY.findall(text)}):
     if any(key not in of for of in numbers) or len({of[key] for of in numbers}) == 1:
       continue
     scope = key.rpartition(".")[0]
     for other in numbers[0]:
-      if other != key and other.rpartition(".")[0] == scope and all(of.get(other) == of[key] for of in numbers):
+      if other == key or other.rpartition(".")[0] != scope or any(of.get(other) != of[key] for of in numbers):
+        continue
+      if {key.rpartition(".")[2], other.rpartition(".")[2]} == set(_HEADS):
+        heads, kv = (f"{scope}.{name}" if scope else name for name in _HEADS)
+        require[heads] = {
+          "that": f"({kv} ?? {heads}) == {heads}", "says": "the card was learned from models with a KV head for each head",
+        }  # fmt: skip
+      else:
         raise NoCard(f"'{key}' and '{other}' are equal in all models, so that neither is known to be meant")
+  return list(require.values())
 
 
 def _sizes_in(rule: Any) -> Iterator[str]:

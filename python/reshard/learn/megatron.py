@@ -15,6 +15,7 @@ import reshard
 from reshard import _core
 from reshard.learn import megatron_world as world  # before anything of megatron
 from reshard.learn.apart import is_index, say_apart, taken_apart
+from reshard.learn.bases import Base
 from reshard.learn.configs import aliases_of, defaults_of, numbers_of, tied_names
 from reshard.learn.engines import LAYERS
 from reshard.learn.evidence import Held, Sight, Unfit, filled, numbers_in, skeleton
@@ -52,10 +53,18 @@ _AXES = [
 #: Megatron's names of experts end with their numbers, which are no components of names.
 _EXPERT = re.compile(r"(\.experts\.linear_fc[12]\.(?:weight|bias))(\d+)$")
 _EXPERT_KIND = re.compile(r"\.experts\.linear_fc[12]\.(?:weight|bias)\.#$")
+_MARK = ".turns:"
 _VOCABULARY = re.compile(r"(?:^|\.)(?:embedding\.word_embeddings|output_layer)\.weight$")
 _MULTIPLE = 128  # Megatron's make_vocab_size_divisible_by
-#: A flag of configs that is flipped by itself.
-FLAGS = ("tie_word_embeddings",)
+#: Flags of configs that are flipped each by itself.
+FLAGS = ("tie_word_embeddings", "mamba_rms_norm")
+#: Megatron-Bridge knows some classes only so.
+BASES = (
+  Base(), Base("embeddings tied", flag="tie_word_embeddings"), Base("KV heads for each of four ranks", ranks=4),
+  Base("a KV head for each head", kv_heads=True),
+  Base("the decoder of newer models", newer=True), Base("convolutions over 4 steps", kernel=4),
+  Base("vocabularies that need no padding", vocab=8),
+)  # fmt: skip
 _HEADS = ("num_attention_heads", "text_config.num_attention_heads")
 _TOWER_HEADS = ("vision_config.num_heads", "vision_config.num_attention_heads")
 _LAYERS = ".decoder.layers."
@@ -106,7 +115,7 @@ def _layout_of(
   said: list[Any] = [None] * count
   loaded: dict[int, Tensors] = {}
   for rank in range(count) if ranks is None else ranks:
-    with world.rank_of(count, rank, **keys) as groups:
+    with world.rank_of(count, rank, **keys) as groups, world.OnCpu():
       modules = [_module(folder, keys, groups)]
       held = held_by(modules)
       full = _full(folder, modules, held, model)
@@ -150,18 +159,27 @@ def _bridge(folder: pathlib.Path) -> Any:
 
 
 def _module(folder: pathlib.Path, keys: Mapping[str, int], groups: Any) -> Any:
-  """This rank's module, as Megatron-Bridge builds it."""
+  """This rank's module, as Megatron-Bridge builds it. Some are only built with sequence parallelism, which cuts no weight."""
+  cut = keys["tensor_model_parallel_size"] > 1
+  try:
+    return _built(folder, keys, groups, cut and keys["expert_model_parallel_size"] > 1)
+  except AssertionError as error:
+    if not cut or "sequence_parallel" not in str(error):
+      raise
+    return _built(folder, keys, groups, True)
+
+
+def _built(folder: pathlib.Path, keys: Mapping[str, int], groups: Any, sequence_parallel: bool) -> Any:
   provider = _bridge(folder).to_megatron_provider(load_weights=False)
   for key, value in keys.items():
     setattr(provider, key, value)
-  provider.sequence_parallel = keys["tensor_model_parallel_size"] > 1 and keys["expert_model_parallel_size"] > 1
+  provider.sequence_parallel = sequence_parallel
   provider.gradient_accumulation_fusion = provider.perform_initialization = False
   provider.use_cpu_initialization = provider.should_pad_vocab = True
   provider.make_vocab_size_divisible_by = _MULTIPLE
   provider.finalize()
   provider._pg_collection = groups
-  with world.OnCpu():
-    module = provider.provide(groups.pp.rank() == 0, groups.pp.rank() == groups.pp.size() - 1)
+  module = provider.provide(groups.pp.rank() == 0, groups.pp.rank() == groups.pp.size() - 1)
   # As it is trained: all in 16 bits, a tower too, but for what stays in F32.
   half = provider.fp16 or provider.bf16
   return _apply_mixed_precision_wrapper([module], provider, Float16Module)[0] if half else module
@@ -187,7 +205,7 @@ def _sight(
     for name, local in held.items():
       straight = straightened(local, turns[name]) if name in turns else merged(local)
       if straight is not None:
-        new = _EXPERT.sub(r"\1.\2", name)
+        new = _EXPERT.sub(r"\1.\2", name) + _mark(folder, name)
         out[rank][new] = dataclasses.replace(straight, name=new)
   return dataclasses.replace(seen, ranks=out)
 
@@ -198,6 +216,21 @@ def _turns(folder: pathlib.Path) -> dict[str, Turns]:
   whole = taken_apart(Sight.of(layout_of(folder, {}), {}, {}, 0)).ranks[0]
   found = {name: turns_of(held) for name, held in whole.items()}
   return {name: turns for name, turns in found.items() if turns is not None}
+
+
+@functools.lru_cache(maxsize=6)
+def _counts(folder: pathlib.Path) -> dict[str, list[int]]:
+  """By name without numbers: the numbers of turns, in ascending order."""
+  found: dict[str, set[int]] = {}
+  for name, turns in _turns(folder).items():
+    found.setdefault(skeleton(name), set()).add(turns.count)
+  return {name: sorted(counts) for name, counts in found.items()}
+
+
+def _mark(folder: pathlib.Path, name: str) -> str:
+  """What is put behind a name to tell kinds apart, if layers take turns of different numbers: those with other KV heads."""
+  turns, counts = _turns(folder).get(name), _counts(folder).get(skeleton(name), [])
+  return f"{_MARK}{'abcdefgh'[counts.index(turns.count)]}" if turns is not None and 1 < len(counts) <= 8 else ""
 
 
 def finish(learned: Learned, found: Mapping[str, Sequence[Seen]]) -> dict[str, Any]:
@@ -217,7 +250,7 @@ def finish(learned: Learned, found: Mapping[str, Sequence[Seen]]) -> dict[str, A
         pad["multiple"] = "vocab_multiple * tp" if _VOCABULARY.search(kind) else pad["multiple"]
     rule["where"] = list(_where(kind, rule, learned, learned.terms.text_of(layers)))
     if "name" in rule:
-      rule["name"] = rule["name"].replace("weight.$", "weight$").replace("bias.$", "bias$")
+      rule["name"] = rule["name"].partition(_MARK)[0].replace("weight.$", "weight$").replace("bias.$", "bias$")
   _tell_apart(learned, found)
   if ties.tied:
     learned.rules.extend(_tied(learned, ties.say(1)))
@@ -276,7 +309,7 @@ def _take_turns(kind: str, rule: Rule, learned: Learned) -> None:
   """The parts of a rule alternate, and are cut as one."""
   counts: list[int] = []
   for folder in learned.folders:
-    here = {turns.count for name, turns in _turns(folder).items() if skeleton(name) == skeleton(kind)}
+    here = {t.count for name, t in _turns(folder).items() if skeleton(name + _mark(folder, name)) == skeleton(kind)}
     counts += here if len(here) == 1 else {0: [1]}.get(len(here), [])
   if len(counts) != len(learned.folders):
     raise NoCard(f"'{kind}': its parts do not take the same number of turns in all layers")
@@ -293,18 +326,26 @@ def _take_turns(kind: str, rule: Rule, learned: Learned) -> None:
 
 def _tell_apart(learned: Learned, found: Mapping[str, Sequence[Seen]]) -> None:
   """Of rules for the same tensors, such as the norms before dense layers and before experts: says beside which tensor each
-  holds."""
+  holds. One for which there is none follows the others."""
   rules: dict[str, list[tuple[str, Rule]]] = {}
   for kind, rule in learned.rules:
-    rules.setdefault(skeleton(rule["match"]), []).append((kind, rule))
+    rules.setdefault(rule["match"], []).append((kind, rule))
   for match, several in rules.items():
-    places = [_numbers_of(found[kind], match) for kind, _ in several]
+    places = [_numbers_of(found[kind], skeleton(match)) for kind, _ in several]
     if len(several) < 2 or any(a.get(m, set()) & b.get(m, set()) for a, b in pairs(places, 2) for m in a):
       continue
+    rest: list[tuple[str, Rule]] = []
     for i, (kind, rule) in enumerate(several):
-      rule.pop("shared", None)
+      for part in (rule, *rule.get("with", ())):
+        part.pop("shared", None)
       others = [at for k, at in enumerate(places) if k != i]
-      rule["beside"] = _beside(kind, match, places[i], others, learned)
+      if (beside := _beside(skeleton(match), places[i], others, learned)) is not None:
+        rule["beside"] = beside
+      else:
+        rest.append((kind, rule))
+    if len(rest) > 1:
+      raise NoCard(f"'{rest[0][0]}': no tensor of the model tells where it holds '{match}'")
+    learned.rules[:] = [pair for pair in learned.rules if all(pair[1] is not rule for _, rule in rest)] + rest
 
 
 Places = Mapping[int, set[tuple[int, ...]]]  # by model: the numbers of tensors
@@ -318,7 +359,7 @@ def _numbers_of(seen: Sequence[Seen], match: str) -> Places:
   return out
 
 
-def _beside(kind: str, match: str, own: Places, others: Sequence[Places], learned: Learned) -> str:
+def _beside(match: str, own: Places, others: Sequence[Places], learned: Learned) -> str | None:
   candidates: dict[str, dict[int, set[tuple[int, ...]]]] = {}
   for model in own:
     for name in filter(lambda name: not is_index(name), learned.sight(model, {}).shapes):
@@ -328,7 +369,7 @@ def _beside(kind: str, match: str, own: Places, others: Sequence[Places], learne
       own[m] <= there.get(m, set()) and not any(there.get(m, set()) & other.get(m, set()) for other in others) for m in own
     ):
       return filled(name, [f"${i + 1}" for i in range(name.count("#"))])
-  raise NoCard(f"'{kind}': no tensor of the model tells where it holds '{match}'")
+  return None
 
 
 def _where(kind: str, rule: Rule, learned: Learned, layers: str) -> Iterator[dict[str, Any]]:

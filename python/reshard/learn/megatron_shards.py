@@ -33,8 +33,15 @@ def shards(bridge: Any, modules: Any, held: Iterable[_parts.Held], tensors: Tens
 def _as_the_first() -> Iterator[None]:
   """Lets mappings cut as on the first rank of their group, and send nothing."""
   rank_of: Any = vars(MegatronParamMapping)["tp_rank"].fget
+  spec_of: Any = vars(MegatronParamMapping)["_get_shard_spec"]
+
+  def spec(self: Any, **keys: Any) -> tuple[int, int]:
+    count, _ = spec_of(self, **keys)
+    return count, rank_of(self) // (self.tp_size // count)
+
   changed: dict[str, Any] = {
     "tp_rank": 0,
+    "_get_shard_spec": spec,
     "scatter_to_tp_ranks": lambda self, splits, *_, **__: splits[rank_of(self)],
     "broadcast_tensor_to_tp_ranks": lambda self, tensor, *_, **__: tensor,
   }

@@ -196,11 +196,19 @@ class OnCpu(TorchFunctionMode):
 
   def __torch_function__(self, function: Any, kinds: Any, given: Any = (), keys: Any = None) -> Any:
     keys = dict(keys or {})
-    if str(keys.get("device", "")).startswith("cuda"):
+    if "device" in keys and _is_gpu(keys["device"]):
       keys["device"] = "cpu"
     if function is torch.Tensor.cuda:
       return given[0]
+    if function is torch.device and given and _is_gpu(given[0]):
+      return torch.device("cpu")
+    if function is torch.Tensor.to:
+      given = tuple("cpu" if isinstance(one, int | torch.device) and _is_gpu(one) else one for one in given)
     return function(*given, **keys)
+
+
+def _is_gpu(device: Any) -> bool:
+  return (isinstance(device, int) and not isinstance(device, bool)) or str(device).startswith("cuda")
 
 
 def _prepare() -> None:
@@ -216,7 +224,7 @@ def _prepare() -> None:
     gated = importlib.import_module("mamba_ssm.ops.triton.layernorm_gated")
     gated.RMSNorm = _GatedNorm  # type: ignore[attr-defined]
   if not torch.cuda.is_available():
-    torch.cuda.current_device = lambda: torch.device("cpu")  # type: ignore[assignment, return-value]
+    torch.cuda.current_device = lambda: 0
     torch.cuda.Stream = _nothing("Stream")  # type: ignore[misc]
 
 

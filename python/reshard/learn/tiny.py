@@ -88,6 +88,19 @@ def _with_tower(sizes: Sizes) -> dict[str, Any]:
   return {"vision_config.num_hidden_layers": sizes.layers - 1, "vision_feature_layer": -3 if sizes.layers == 5 else -2}
 
 
+def _of_mimo(sizes: Sizes) -> dict[str, Any]:
+  """Every third layer sees all tokens; the others have twice as many KV heads, as transformers has it."""
+  sliding = [int(i % 3 > 0) for i in range(sizes.layers)]
+  heads, kv_heads = {8: (16, 4), 12: (24, 12)}.get(sizes.heads, (sizes.heads, 2))
+  return {
+    "hybrid_layer_pattern": sliding, "layer_types": [("full", "sliding")[one] + "_attention" for one in sliding],
+    "moe_layer_freq": [int(i > 0) for i in range(sizes.layers)], "layernorm_epsilon": 1e-5, "sliding_window_size": 32,
+    "num_key_value_heads": kv_heads, "swa_num_key_value_heads": 2 * kv_heads, "num_attention_heads": heads,
+    "swa_num_attention_heads": heads,
+    "rope_theta": 5000000, "swa_rope_theta": 10000, "scoring_func": "sigmoid", "topk_method": "noaux_tc",
+  }  # fmt: skip
+
+
 #: Keys that published configs of a model type have, and transformers does not write. Engines read them. Dotted: of parts.
 _PUBLISHED: dict[str, Callable[[Sizes], dict[str, Any]]] = {
   "afmoe": lambda _: {"score_func": "sigmoid", "route_norm": True, "n_group": 1, "topk_group": 1},
@@ -104,10 +117,13 @@ _PUBLISHED: dict[str, Callable[[Sizes], dict[str, Any]]] = {
   "ernie4_5_vl_moe_vision": lambda s: {"embed_dim": s.tower, "mlp_ratio": 4, "intermediate_size": 4 * s.tower},
   "exaone4": lambda _: {"sliding_window_pattern": "LLLG"},
   "falcon": lambda s: {"ffn_hidden_size": 4 * s.hidden},
+  "exaone4_5_vision": lambda s: {"num_key_value_heads": 20 if s.tower_heads == 20 else 2},
+  "falcon_h1": lambda _: {"mamba_norm_before_gate": False},
+  "gemma3": lambda _: {"vision_config.vision_use_head": False},
   "gemma2": lambda _: {"hidden_act": "gelu_pytorch_tanh"},
   "glm4_moe": lambda s: {"head_dim": s.head_dim},
   "glm4_moe_lite": lambda _: {"first_k_dense_replace": 1},
-  "glm_moe_dsa": lambda s: {"first_k_dense_replace": 3 if s.layers > 3 else 1, "moe_layer_freq": 1, "topk_method": "noaux_tc", "scoring_func": "sigmoid"},
+  "glm_moe_dsa": lambda s: {"first_k_dense_replace": 3 if s.layers > 3 else 1, "moe_layer_freq": 1, "topk_method": "noaux_tc", "scoring_func": "sigmoid", "indexer_rope_interleave": True},
   "gptj": lambda s: {"rotary_dim": s.hidden // s.heads // 2},
   "hy_v3": lambda s: {"first_k_dense_replace": 1, "expert_hidden_dim": s.expert_width, "route_norm": True, "qk_norm": True},
   "kimi_linear": lambda s: {
@@ -132,9 +148,10 @@ _PUBLISHED: dict[str, Callable[[Sizes], dict[str, Any]]] = {
   # The width of the merger behind the tower: transformers makes it of two other keys, vLLM and SGLang read it here.
   "glm_ocr_text": lambda s: {"intermediate_size": 3 * s.hidden},
   "glm_ocr_vision": lambda s: {"projection_intermediate_size": 3 * s.hidden},
-  "glm4v_text": lambda _: {"attention_bias": True},
-  "glm4v_moe_text": lambda s: {"head_dim": s.hidden // s.heads, "use_qk_norm": False},
   "muse_glimmer": lambda s: {"out_hidden_size": 4 * s.tower, "vision_config.output_dim": 4 * s.tower},
+  "mimo_v2_flash": lambda s: _of_mimo(s),
+  "glm4v_text": lambda _: {"attention_bias": True},
+  "glm4v_moe_text": lambda s: {"head_dim": s.hidden // s.heads, "use_qk_norm": False, "partial_rotary_factor": 0.5},
   "phi3": lambda s: {"num_key_value_heads": s.kv_heads},
   "persimmon": lambda _: {"partial_rotary_factor": 0.5},
   "phi": lambda _: {"partial_rotary_factor": 0.5},
@@ -154,6 +171,8 @@ _PUBLISHED: dict[str, Callable[[Sizes], dict[str, Any]]] = {
 }  # fmt: skip
 #: Parts that published configs of a model type have, and configs by default do not.
 _PARTS = {"gemma4": ("vision_config",), "gemma4_unified": ("vision_config",)}
+#: Keys of the decoders that newer published models of a type have.
+DECODERS: dict[str, dict[str, Any]] = {"mistral3": {"model_type": "ministral3", "tie_word_embeddings": True}}
 _DROPPED = ("transformers_version", "architectures", "id2label", "label2id", "_name_or_path", "output_attentions")
 _TOWERS = ("vision", "audio", "visual", "encoder", "sound", "image", "sam", "vq", "patcher")
 #: Keys that add or remove tensors, if a class has them.
@@ -169,15 +188,21 @@ def flags_of(architecture: str, names: Sequence[str] = _FLAGS) -> tuple[str, ...
   )
 
 
-def config_of(architecture: str, sizes: Sizes, flipped: Sequence[str] = ()) -> Any:
-  """A config of a class with these sizes, in BF16. `flipped`: flags that are set to
-  the opposite of their default.
+def config_of(
+  architecture: str, sizes: Sizes, flipped: Sequence[str] = (), decoder: Mapping[str, Any] | None = None
+) -> Any:
+  """A config of a class with these sizes, in BF16.
+
+  flipped  flags that are set to the opposite of their default
+  decoder  keys of the decoder's config, its type among them; None: by default
 
   Raises what transformers raises for a class that it does not have, or sizes that do not fit it.
   """
   kind = getattr(transformers, architecture)
   of = kind.config_class
   defaults = of().to_dict()
+  if decoder is not None:
+    defaults["text_config"] = transformers.CONFIG_MAPPING[decoder["model_type"]](**decoder).to_dict()
   for whole in (False, True):
     try:
       said = _shrunk(of, defaults, sizes, False, whole)
@@ -289,10 +314,14 @@ def _fit(out: dict[str, Any], sizes: Sizes) -> None:
   dim = out.get("head_dim") or sizes.hidden // sizes.heads
   for of in (rope, *(rope.values() if isinstance(rope, dict) else ())):
     if isinstance(of, dict) and isinstance(of.get("mrope_section"), list):
-      third = dim // 2 // 3
-      of["mrope_section"] = [dim // 2 - 2 * third, third, third]
+      of["mrope_section"] = _sections(dim // 2)
   if "vocabulary_map" in out and out["vocabulary_map"] is None:
     out["vocabulary_map"] = {"<image>": 1}
+
+
+def _sections(size: int) -> list[int]:
+  """A dimension in three parts."""
+  return [size - 2 * (size // 3), size // 3, size // 3]
 
 
 def _of_layers(values: Mapping[Any, Any], were: Any, are: Any, count: int) -> dict[Any, Any]:

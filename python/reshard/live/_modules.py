@@ -5,7 +5,8 @@ The attributes mean what docs/megatron_api.md says: a parameter with `tensor_mod
 along `partition_dim` over the tensor-parallel group, in `partition_stride` equal blocks or the blocks
 of `partition_sizes`, each cut by itself; one whose `allreduce` is False is an expert's. One with
 `is_gtp_weight_remat` is cut once more: what tensor parallelism leaves to a rank is padded by `pad_length`
-rows and divided equally over `group`. Layers are numbered by `layer_number`, experts by their position
+rows and divided equally over `group`. One without attributes of a module that has `local_dim`, `global_dim` and
+`shard_world_size` is cut into so many shards, which ranks next to each other repeat. Layers are numbered by `layer_number`, experts by their position
 in the expert-parallel group. Megatron-Bridge's adapters wrap a module: its parameters are below
 `to_wrap`, and the factors below `adapter`, of which B is cut as the rows of the module's weight are.
 """
@@ -27,6 +28,7 @@ from reshard.tracing._types import safetensors_name
 _EXPERT = re.compile(r"(?<=\.)(?:local_experts\.|weight|bias)([0-9]+)(?=\.|$)")
 _EXPERT_FC2 = re.compile(r"(?:^|\.)linear_fc2\.weight[0-9]*$")
 _GATED = re.compile(r"(?:^|\.)linear_fc1\.(?:weight|bias)[0-9]*$")
+_BIAS = re.compile(r"bias(?=[0-9]*$)")
 _HEAD = re.compile(r"(?:^|(?<=\.))output_layer\.weight$")
 _FACTOR = re.compile(
   r"(?P<module>.+)\.adapter(?:\.(?P<part>adapter_[a-z]+))?\.linear_(?P<kind>in|out)\.weight(?P<expert>[0-9]*)"
@@ -203,6 +205,8 @@ class _Describer:
     self._tied = bool(getattr(chunk.module, "share_embeddings_and_output_weights", False))
     self._layers = layer_prefixes(chunk.module)
     self._packed = packed_sizes(chunk.module)
+    self._shared = shared_shards(chunk.module)
+    self._weights = dict(chunk.module.named_parameters())
     #: A weight that an adapter changes, and its name, by the name of the module; experts' weights are alike.
     self._adapted = {
       name: (f"{name}.{key}", weight)
@@ -226,7 +230,9 @@ class _Describer:
     runs: list[tuple[Run, ...]] = list(whole_runs(shape))
     expert = self._is_expert(name, tensor)
     at, size = self._position("expt_tp" if expert else "tp", name)
-    if size > 1 and self._is_cut(name, tensor, expert):
+    if count := self._shared.get(name):
+      at, size = self._shard(name, at, size, count)
+    if size > 1 and (count or self._is_cut(name, tensor, expert)):
       dim = self._cut_dim(name, tensor, expert)
       blocks = self._blocks(*self._cut_like(plain(name), tensor), shape[dim])
       runs[dim] = runs_of_blocks(blocks, at, size)
@@ -236,6 +242,12 @@ class _Describer:
     dtype = safetensors_name(tensor.dtype)
     local = self._chunk.front + name
     return Held(local, self._whole_name(name, tensor), dtype, tuple(shape), tuple(runs))
+
+  def _shard(self, name: str, at: int, size: int, count: int) -> tuple[int, int]:
+    """Which of `count` shards this rank has, one of `size` that hold each shard equally often; and the count."""
+    if not 0 < count <= size or size % count != 0:
+      raise InvalidArgumentError(f"'{name}': {count} shards over a group of {size}")
+    return at // (size // count), count
 
   def _is_expert(self, name: str, tensor: torch.Tensor) -> bool:
     return getattr(tensor, "allreduce", True) is False or _expert_of(name) is not None or _is_shared(name)
@@ -268,7 +280,7 @@ class _Describer:
         raise InvalidArgumentError(f"'{name}': blocks {list(sizes)} of a dimension of {rows}")
       return [int(n) for n in sizes]
     stride = int(getattr(tensor, "partition_stride", 1))
-    if stride == 1 and _GATED.search(name) and self._is_gated(name):
+    if stride == 1 and _GATED.search(name) and self._is_gated(name) and not self._is_plain(name):
       stride = 2  # older releases do not say so of biases and grouped experts
     if rows % stride != 0:
       raise InvalidArgumentError(f"'{name}': partition_stride {stride} does not divide {rows}")
@@ -276,6 +288,13 @@ class _Describer:
 
   def _is_gated(self, name: str) -> bool:
     return bool(getattr(self._config_of(name), "gated_linear_unit", False)) and not self._interleaved(name)
+
+  def _is_plain(self, name: str) -> bool:
+    """Whether the second layer of an MLP takes all that the first one gives: a merger's, whose config is that of its tower,
+    in which others are gated."""
+    first = _BIAS.sub("weight", name)
+    one, two = (self._weights.get(of) for of in (first, first.replace("linear_fc1.", "linear_fc2.")))
+    return one is not None and two is not None and two.ndim == 2 and one.shape[0] == two.shape[1]
 
   def _config_of(self, name: str) -> Any:
     """The config of the innermost module around a tensor that has one: a tower's is not its model's."""
@@ -387,6 +406,19 @@ def packed_sizes(module: torch.nn.Module) -> dict[str, list[int]]:
       continue
     for conv in ("conv1d.weight", "conv1d.bias", "conv1d_weight", "conv1d_bias"):
       found[f"{name}.{conv}"] = convolution
+  return found
+
+
+def shared_shards(module: torch.nn.Module) -> dict[str, int]:
+  """Of parameters that say nothing of themselves, and whose modules say how many different shards a group has: norms over
+  all heads, of which ranks beyond their number hold copies."""
+  found = {}
+  for name, part in module.named_modules():
+    local, full, count = (getattr(part, key, None) for key in ("local_dim", "global_dim", "shard_world_size"))
+    if isinstance(local, int) and isinstance(full, int) and isinstance(count, int) and local * count == full:
+      for key, tensor in part._parameters.items():
+        if tensor is not None and tuple(tensor.shape) == (local,) and not hasattr(tensor, "partition_dim"):
+          found[f"{name}.{key}"] = count
   return found
 
 
