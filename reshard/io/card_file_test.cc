@@ -98,6 +98,24 @@ TEST_F(Cards, of_known_classes_must_be_installed) {
               HasSubstr("there is no card of vllm for LlamaForCausalLM; cards"));
 }
 
+TEST_F(Cards, given_for_a_known_class_read_its_config_file) {
+  const auto config = fs_.write("config.json", R"({"architectures": ["LlamaForCausalLM"],
+      "model_type": "llama", "hidden_size": 8, "intermediate_size": 16, "num_hidden_layers": 1,
+      "num_attention_heads": 2, "vocab_size": 32, "dtype": "bfloat16", "only_here": 7})");
+  const auto card = read_card(files_.write("card.json", R"({
+      "card": {"framework": "megatron", "release": "9.9", "architectures": ["LlamaForCausalLM"],
+               "model_types": ["llama"], "proof": "none"},
+      "axes": [], "require": [{"that": "(only_here ?? 1) == 1", "says": "it is {only_here}"}],
+      "rules": [{"match": "*"}]})"));
+  ASSERT_TRUE(card) << card.error().message;
+  const auto model = open_model(config);
+  ASSERT_TRUE(model) << model.error().message;
+  ASSERT_TRUE(model->config);
+  const auto layout = layout_by_rules_of(*read_layout_text("rules:card.json"), *model, *card);
+  ASSERT_FALSE(layout);
+  EXPECT_THAT(layout.error().message, HasSubstr("it is 7"));
+}
+
 TEST_F(Cards, are_checked_when_they_are_read) {
   files_.write("cards/vllm/NewForCausalLM.json", "{}");
   const std::string config = R"({"architectures": ["NewForCausalLM"], "model_type": "new"})";

@@ -50,12 +50,14 @@ bool is_own(const Model& model, const std::string& rules_folder) {
          rules_folder == model.weights->folder();
 }
 
-/// The layout that rules say. Cards of known classes read no config file, which may be gone.
+/// The layout that rules say. Cards of engines for known classes read no config file, which may be
+/// gone: the model has all of their numbers.
 Result<ModelLayout> layout_by(const RuleSet& rules, const LayoutSpec& spec, FamilyInput input,
                               const Model& model, const std::string& rules_folder) {
   RESHARD_TRY(check_values_stay(spec, model, &rules));
   ConfigValues values;
-  if (!model.config_path.empty() && !(rules.card && model.config))
+  const bool has_numbers = model.config && (spec.family == "vllm" || spec.family == "sglang");
+  if (!model.config_path.empty() && !has_numbers)
     values = RESHARD_TRY(hf::read_config_values(model.config_path));
   // open_model() may have taken fewer layers than the file says.
   if (model.config) values.numbers["num_hidden_layers"] = model.config->num_hidden_layers;
