@@ -294,6 +294,15 @@ def test_experts_are_trained_by_megatron_however_files_store_them(tmp_path, name
   assert torch.equal(held, whole if whole.shape == held.shape else whole.T)
 
 
+def test_a_learned_card_of_a_known_class_reads_the_numbers_of_its_config(tmp_path):
+  """`n_routed_experts` is 8; a config without it would have 128."""
+  small(tmp_path / "model", "Glm4MoeForCausalLM")
+  card = (CARDS / "megatron" / "Glm4MoeForCausalLM.json").read_text()
+  layout = reshard.rules_layout(card, reshard.open_model(tmp_path / "model"), tp=4, ep=4, etp=1)
+  held = [t.name for t in layout.local(3) if "layers.1.mlp.experts.linear_fc1" in t.name]
+  assert held == [f"decoder.layers.1.mlp.experts.linear_fc1.weight{i}" for i in (0, 1)]
+
+
 def test_norms_over_all_heads_are_whole_and_take_a_kv_head_for_each_head(tmp_path):
   small(tmp_path / "few", "OlmoeForCausalLM")
   done = run("convert", tmp_path / "few", tmp_path / "refused", "--to", "megatron:tp=2")
