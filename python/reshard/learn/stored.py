@@ -64,22 +64,9 @@ def transposed(tensors: Tensors) -> Tensors:
   return {n: t.transpose(1, 2).contiguous() if turned.fullmatch(n) else t for n, t in tensors.items()}
 
 
-def without_empty(tensors: Tensors) -> Tensors:
-  """Without experts that compute nothing, of which transformers writes a gate and an up projection."""
-  return {
-    n: t for n, t in tensors.items() if not (found := _EXPERT.fullmatch(n)) or f"{found[1]}.{found[2]}.down_proj.weight" in tensors
-  }
-
-
 def dense_as_mlp(tensors: Tensors) -> Tensors:
   """With dense layers called `mlp`: transformers writes them by the name of those with experts."""
   return {re.sub(r"\.block_sparse_moe\.((?:gate|up|down)_proj\.)", r".mlp.\1", name): t for name, t in tensors.items()}
-
-
-def named_as_modules(tensors: Tensors) -> Tensors:
-  """With the norms of linear attention called as their modules are."""
-  names = {".attention_layer_norm.": ".input_layernorm.", ".feedforward_layer_norm.": ".post_attention_layernorm."}
-  return {re.sub("|".join(map(re.escape, names)), lambda found: names[found[0]], name): t for name, t in tensors.items()}
 
 
 def predicting(tensors: Tensors) -> Tensors:
@@ -128,8 +115,6 @@ STORED: Mapping[str, tuple[Stored, ...]] = {
   "glm4_moe_lite": (_TRAILING,),
   "glm_moe_dsa": (_TRAILING,),
   "kimi_linear": (Stored("dense layers called mlp", dense_as_mlp, alone=("vllm", "sglang")),),
-  "longcat_flash": (Stored("experts that compute nothing left out", without_empty, alone=("vllm", "sglang")),),
-  "olmo_hybrid": (Stored("norms called as modules are", named_as_modules, alone=("vllm", "sglang")),),
   "qwen3_5": (_PREDICTING,),
   "qwen3_5_text": (_PREDICTING,),
   "qwen3_5_moe": (_STACKED, _STACKED_PREDICTING),

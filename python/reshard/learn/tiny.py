@@ -110,11 +110,6 @@ _PUBLISHED: dict[str, Callable[[Sizes], dict[str, Any]]] = {
   "aria": lambda _: {"projector_patch_to_query_dict": {16: 8}},
   "cohere_compass": lambda _: {"tie_word_embeddings": True},
   "cohere_compass_text": lambda s: {"rope_parameters": {"full_attention": _rotated(s.head_dim)}},
-  "dbrx": lambda _: {"attn_config.rope_theta": 10000.0},
-  "ernie4_5_vl_moe_text": lambda s: {
-    "rope_parameters": _rotated(s.hidden // s.heads), "moe_intermediate_size": [s.expert_width, s.expert_width // 2],
-  },
-  "ernie4_5_vl_moe_vision": lambda s: {"embed_dim": s.tower, "mlp_ratio": 4, "intermediate_size": 4 * s.tower},
   "exaone4": lambda _: {"sliding_window_pattern": "LLLG"},
   "falcon": lambda s: {"ffn_hidden_size": 4 * s.hidden},
   "exaone4_5_vision": lambda s: {"num_key_value_heads": 20 if s.tower_heads == 20 else 2},
