@@ -26,7 +26,8 @@ def checkpoint(parts_of=PARTS_OF):
   for name, shape in MATRICES.items():
     parts, value = parts_of(*shape, name="." + name)
     tensors |= {LAYER + name + part: t.contiguous() for part, t in parts.items()}
-    values[LAYER + name + ".weight"] = value.to(torch.float16).contiguous()
+    # Of the model's dtype if it was decoded; a plain tensor stays as it is.
+    values[LAYER + name + ".weight"] = (value if ".weight" in parts else value.to(torch.float16)).contiguous()
   return tensors, values
 
 

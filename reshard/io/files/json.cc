@@ -40,13 +40,24 @@ std::string_view cause(std::string_view what) {
   return colon == what.npos ? what : what.substr(colon + 2);
 }
 
+/// For error messages: "line 3, column 5", counted from 1 and columns in bytes; of a text that is
+/// one line, such as the header of a checkpoint, "byte 12", counted from 0.
+std::string place_in(std::string_view text, std::size_t byte) {
+  if (text.find('\n') == text.npos) return fmt::format("byte {}", byte);
+  const std::string_view before = text.substr(0, byte);
+  const auto line_begin = before.rfind('\n') + 1;  // npos + 1 is 0
+  return fmt::format("line {}, column {}", 1 + std::ranges::count(before, '\n'),
+                     before.size() - line_begin + 1);
+}
+
 /// Builds a Json from the parser's events; stops at the first violation.
 class Builder : public nlohmann::json_sax<nlohmann::json> {
  public:
-  /// `numbers`: those that the text has strings in place of. `take`: gets the members of the root,
-  /// which then stays empty; may be null.
-  Builder(const JsonLimits& limits, std::vector<files::NonFinite> numbers, const JsonMember* take)
-      : limits_(limits), numbers_(std::move(numbers)), take_(take) {}
+  /// `text`: borrowed. `numbers`: those that it has strings in place of. `take`: gets the members
+  /// of the root, which then stays empty; may be null.
+  Builder(std::string_view text, const JsonLimits& limits, std::vector<files::NonFinite> numbers,
+          const JsonMember* take)
+      : text_(text), limits_(limits), numbers_(std::move(numbers)), take_(take) {}
 
   bool null() override { return add(Json()); }
   bool boolean(bool value) override { return add(Json(value)); }
@@ -67,7 +78,8 @@ class Builder : public nlohmann::json_sax<nlohmann::json> {
   bool start_array(std::size_t) override { return open(Json(Json::Array{})); }
   bool key(std::string& name) override {
     if (const auto* number = number_in_place())
-      return stop(fmt::format("not JSON at byte {}: {} is no key", number->byte, number->spelling));
+      return stop(fmt::format("not JSON at {}: {} is no key", place_in(text_, number->byte),
+                              number->spelling));
     keys_.push_back(std::move(name));
     return true;
   }
@@ -84,7 +96,8 @@ class Builder : public nlohmann::json_sax<nlohmann::json> {
                    const nlohmann::json::exception& error) override {
     std::string text(cause(error.what()));
     if (text.size() > 2 * kMessageText) text = files::cut_utf8(text, 2 * kMessageText) + "...";
-    return stop(fmt::format("not JSON at byte {}: {}", position == 0 ? 0 : position - 1, text));
+    return stop(
+        fmt::format("not JSON at {}: {}", place_in(text_, position == 0 ? 0 : position - 1), text));
   }
 
   Result<Json> take() && {
@@ -136,6 +149,7 @@ class Builder : public nlohmann::json_sax<nlohmann::json> {
     return add(std::move(value));
   }
 
+  std::string_view text_;
   JsonLimits limits_;
   std::vector<files::NonFinite> numbers_;
   std::size_t next_number_ = 0, num_strings_ = 0;
@@ -170,15 +184,15 @@ Result<Json> parse(std::string_view text, const JsonLimits& limits, const JsonMe
     return fail(Code::corrupt, fmt::format("{} bytes of JSON, more than the {} allowed",
                                            text.size(), limits.bytes));
   if (const auto at = files::find_invalid_utf8(text))
-    return fail(Code::corrupt, fmt::format("not UTF-8 at byte {}", *at));
+    return fail(Code::corrupt, fmt::format("not UTF-8 at {}", place_in(text, *at)));
   // The parser would take a NUL for the end of the text and ignore the rest.
   if (const auto at = text.find('\0'); at != text.npos)
-    return fail(Code::corrupt, fmt::format("not JSON at byte {}: a NUL byte", at));
+    return fail(Code::corrupt, fmt::format("not JSON at {}: a NUL byte", place_in(text, at)));
   std::string copy;
   auto numbers =
       limits.non_finite ? files::replace_non_finite(text, copy) : std::vector<files::NonFinite>();
   if (!numbers.empty()) text = copy;
-  Builder builder(limits, std::move(numbers), take);
+  Builder builder(text, limits, std::move(numbers), take);
   nlohmann::json::sax_parse(text.begin(), text.end(), &builder);
   return std::move(builder).take();
 }

@@ -48,6 +48,9 @@ TEST(Json, errors_name_the_byte_and_stay_on_one_line) {
   EXPECT_THAT(error_of("[1] 2"), HasSubstr("not JSON at byte 4"));
   EXPECT_THAT(error_of(""), HasSubstr("not JSON"));
   EXPECT_EQ(error_of("[\"\xff\"]"), "not UTF-8 at byte 2");
+  EXPECT_EQ(error_of("{\n  \"a\": 1,\n  }").substr(0, 28), "not JSON at line 3, column 3");
+  EXPECT_EQ(error_of("\n[\"\xff\"]"), "not UTF-8 at line 2, column 3");
+  EXPECT_THAT(error_of("[1,\n"), HasSubstr("not JSON at line 2, column 1"));
   EXPECT_EQ(error_of(std::string_view("{}\0x", 4)), "not JSON at byte 2: a NUL byte");
   EXPECT_EQ(error_of("[\"a\nb\"]").find('\n'), std::string::npos);
   EXPECT_LT(error_of("\"" + std::string(5000, 'x')).size(), 300u);
