@@ -199,7 +199,13 @@ Result<> add(Layouts& layouts, Result<LayoutSide> side) {
 /// The layouts asked for or, if none was, the checkpoint's own.
 Result<Layouts> layouts_of(const InspectArguments& a, const Model& model) {
   Layouts layouts;
-  for (const std::string& text : a.layouts) RESHARD_TRY(add(layouts, make_side(text, model)));
+  std::set<std::string> lacked;
+  for (const std::string& text : a.layouts) {
+    LayoutSide side = RESHARD_TRY(make_side(text, model));
+    lacked.insert(side.lacked.begin(), side.lacked.end());
+    RESHARD_TRY(add(layouts, std::move(side)));
+  }
+  RESHARD_TRY(check_ignored(model, nullptr, lacked));
   const bool own = model.weights && (a.rank || model.weights->kind() == Checkpoint::Kind::ranks);
   if (layouts.empty() && own) RESHARD_TRY(add(layouts, own_side(model)));
   return layouts;
@@ -269,7 +275,6 @@ std::string report_text(const Model& model, const Layouts& layouts, std::optiona
 Result<int> execute(const InspectArguments& a) {
   const Model model = RESHARD_TRY(open_model(
       a.model, {.layers = a.layers, .exact = false, .ignore = a.ignore, .prefix = a.prefix}));
-  RESHARD_TRY(check_ignored(model));
   const Layouts layouts = RESHARD_TRY(layouts_of(a, model));
   const auto rank = RESHARD_TRY(rank_of(a, model, layouts));
   print(a.json ? report_json(model, layouts, rank) : report_text(model, layouts, rank));

@@ -383,7 +383,6 @@ Result<ConvertReport> convert_checkpoint(const ConvertOptions& a, const ConvertH
   for (const std::string& folder : a.merge) inputs.add_adapter(folder);
   const Model model = RESHARD_TRY(
       open_checkpoint(a.input, {.ignore = a.ignore, .prefix = a.prefix, .merge = a.merge}));
-  RESHARD_TRY(check_ignored(model));
   inputs.add(model);
   const bool open_at_start = inputs.are_open_for_writing();
   if (const auto own = parse_layout(model.weights->layout()))
@@ -391,6 +390,7 @@ Result<ConvertReport> convert_checkpoint(const ConvertOptions& a, const ConvertH
   if (hook) hook("start");
   LayoutSide from_side = RESHARD_TRY(input_layout(model, a.from));
   const LayoutSide to_side = RESHARD_TRY(make_target(a.to, model, from_side));
+  RESHARD_TRY(check_ignored(model, nullptr, to_side.lacked));
   // Of files, the same input is codes or their values, as the output needs them.
   if (to_side.as_codes) from_side = RESHARD_TRY(own_side(model, true));
   RESHARD_TRY(check_forms(model, from_side, to_side));

@@ -200,10 +200,12 @@ Result<LayoutPair> pair_sides(const Model& model, const LayoutSide& source,
 
 Result<LayoutPair> make_layout_pair(const Model& model, const std::string& from,
                                     const std::string& to, const PairOptions& options) {
-  RESHARD_TRY(check_ignored(model));
   const Stopwatch layouts;
   const LayoutSide source = RESHARD_TRY(make_side(from, model));
   const LayoutSide target = RESHARD_TRY(make_target(to, model, source));
+  std::set<std::string> lacked = source.lacked;
+  lacked.insert(target.lacked.begin(), target.lacked.end());
+  RESHARD_TRY(check_ignored(model, nullptr, lacked));
   const double layout_seconds = layouts.seconds();
   auto pair = RESHARD_TRY(pair_sides(model, source, target, options));
   pair.layout_seconds = layout_seconds;

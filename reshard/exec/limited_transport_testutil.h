@@ -55,10 +55,10 @@ class LimitedTransport final : public Transport {
   }
   Result<> get(std::span<const Get> pieces) override {
     ++gets_;
-    std::vector<Get> inner(pieces.begin(), pieces.end());
-    if (limit_ == Limit::no_address)
-      for (Get& piece : inner) piece.from = &opened_[piece.from->handle];
-    return inner_->get(inner);
+    if (limit_ != Limit::no_address) return inner_->get(pieces);
+    inner_pieces_.assign(pieces.begin(), pieces.end());
+    for (Get& piece : inner_pieces_) piece.from = &opened_[piece.from->handle];
+    return inner_->get(inner_pieces_);
   }
   void close() override { inner_->close(); }
 
@@ -70,6 +70,7 @@ class LimitedTransport final : public Transport {
   Limit limit_;
   int hosts_;
   std::vector<RemoteMemory> opened_;
+  std::vector<Get> inner_pieces_;  ///< kept, so that a steady refit allocates nothing.
   std::size_t shared_ = 0, gets_ = 0;
 };
 

@@ -365,8 +365,8 @@ Result<LayoutSide> side_of(LayoutSpec spec, const Model& model, const std::strin
   // read them.
   const bool is_hf = model.weights && model.weights->kind() == Checkpoint::Kind::hf;
   if (is_hf && !notation && !model.file_form.empty()) input.file_form = &model.file_form;
-  LayoutSide side;
-  side.traced = std::move(traced);
+  LayoutSide side{.values = nullptr, .traced = std::move(traced)};
+  input.lacked = &side.lacked;
   side.values = std::make_shared<const ModelLayout>(
       RESHARD_TRY(build(spec, input, model, rules_folder, side)));
   side.notes = RESHARD_TRY(layout_notes(spec, model.config_or_null()));

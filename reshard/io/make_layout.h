@@ -45,6 +45,8 @@ struct LayoutSide {
   /// Family traced: the layout file, and the notation that reads it without the engine.
   std::shared_ptr<const TracedLayout> traced{};
   bool by_card = false;  ///< a layout card says `values`, which knows nothing of quantisation.
+  /// Patterns of Model::ignore that name tensors which a card asks for and the model does not have.
+  std::set<std::string> lacked{};
   /// `values` holds codes, scales and zero points as they are stored, over ModelCodes::tensors.
   bool as_codes = false;
   /// The layout of the tensors that are in memory or in files.
@@ -55,9 +57,9 @@ struct LayoutSide {
 
 /// make_layout() with both the values and what is stored. `quant=FORMAT` quantises the tensors that
 /// the model's checkpoint stores in that format or, if there are none, those that the family
-/// usually quantises. `quant=awq`, `gptq` and `compressed-tensors` are for models that are stored so, whose codes move as
-/// they are. `grid` says where blocks are counted from if the text does not; none: the
-/// family's default.
+/// usually quantises. `quant=awq`, `gptq` and `compressed-tensors` are for models that are stored
+/// so, whose codes move as they are. `grid` says where blocks are counted from if the text does
+/// not; none: the family's default.
 Result<LayoutSide> make_side(const std::string& text, const Model& model,
                              const std::string& rules_folder = "",
                              std::optional<BlockGrid> grid = {});

@@ -207,9 +207,11 @@ Result<std::set<std::string>> names_of(const std::set<std::string>& patterns, st
   return matching_names(tensors, patterns);
 }
 
-Result<> check_ignored(const Model& model, const Model* other) {
+Result<> check_ignored(const Model& model, const Model* other,
+                       const std::set<std::string>& lacked) {
   for (const std::string& pattern : model.ignore) {
-    if (has_name_like(model, pattern) || (other != nullptr && has_name_like(*other, pattern)))
+    if (has_name_like(model, pattern) || lacked.contains(pattern) ||
+        (other != nullptr && has_name_like(*other, pattern)))
       continue;
     const std::string both = other == nullptr ? "" : " or " + other->name;
     std::vector<std::string_view> known;

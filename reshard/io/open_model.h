@@ -120,8 +120,10 @@ Result<std::set<std::string>> names_of(const std::set<std::string>& patterns, st
                                        const ModelSpec& tensors);
 
 /// Checks that every pattern of Model::ignore matches a tensor of the model or of its files, or of
-/// `other`'s. Error: the first pattern that does not, which must be misspelt.
-Result<> check_ignored(const Model& model, const Model* other = nullptr);
+/// `other`'s, or names one that is missing (`lacked`, of LayoutSide). Error: the first pattern that
+/// does not, which must be misspelt.
+Result<> check_ignored(const Model& model, const Model* other = nullptr,
+                       const std::set<std::string>& lacked = {});
 
 /// Opens a model by the path of a config.json, a checkpoint folder, one of its files or any
 /// safetensors file, by the name of an example (example_names()), or as a repository of the Hugging

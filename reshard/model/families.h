@@ -42,6 +42,8 @@ struct FamilyInput {
   const ConfigValues* values = nullptr;
   /// rules: patterns of tensors that the model may lack; null: none.
   const std::set<std::string>* may_lack = nullptr;
+  /// rules: receives those of `may_lack` that name a tensor which is missing; null: not asked for.
+  std::set<std::string>* lacked = nullptr;
 };
 
 /// The checkpoint itself. Keys: shards (1; ranks, each with whole tensors, about equal bytes),

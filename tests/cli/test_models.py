@@ -18,10 +18,11 @@ class Models(unittest.TestCase):
         self.assertFalse(olmoe["family"])
         self.assertTrue(olmoe["layouts"]["fsdp"]["card"].startswith("transformers 5."))
         self.assertIn("tp=2,pp=3 (unseen)", olmoe["layouts"]["vllm"]["proof"])
-        self.assertEqual(olmoe["layouts"]["megatron"], {"known": False})
+        self.assertTrue(olmoe["layouts"]["megatron"]["card"].startswith("megatron 0."))
+        self.assertEqual(olmoe["layouts"]["sglang"], {"known": False})
         for name in ("olmoe", "OLMoE"):
             shown = program.done("models", name)
-            self.assertRegex(shown, r"(?m)^OlmoeForCausalLM +olmoe +card 5\.\S+ +card 0\.\S+ +- +-$")
+            self.assertRegex(shown, r"(?m)^OlmoeForCausalLM +olmoe +card 5\.\S+ +card 0\.\S+ +- +card 0\.\S+$")
             self.assertRegex(shown, r"(?m)^  vllm: card of vllm \S+, which predicted tp=1; tp=2;")
             self.assertIn("\n  sglang: not known\n", shown)
         refused = program.run("models", "Olmoo")

@@ -380,7 +380,7 @@ OTHERS = [
   Rule("hf", "copies stand with the last layers", MODEL + "hf.cc", "*input.config, mesh, shards - 1, dtypes)", "*input.config, mesh, 0, dtypes)"),
   Rule("rules", "negative dimensions count from the last", MODEL + "rules/rule_sections.cc", "dim < 0 ? dim + rank : dim", "dim < 0 ? -dim - 1 : dim"),
   Rule("rules", "dimensions are those of the stored tensor", MODEL + "rules/rule_sections.cc", "while ((tensor.merged.bits >> first & 1) != 0) ++first;", ";"),
-  Rule("rules", "a part is taken of each period", MODEL + "rules/rule_sections.cc", "Interval(k * period + begin, k * period + end)", "Interval(k * period, k * period + end - begin)"),
+  Rule("rules", "a part is taken of each period", MODEL + "rules/rule_sections.cc", "from = k * period + begin, at", "from = k * period, at"),
   Rule("rules", "padding is to what the parts need", MODEL + "rules/rule_sections.cc", "multiple = std::lcm(multiple, parts);", "multiple = std::max(multiple, parts);"),
   Rule("rules", "where= picks one coordinate", MODEL + "rules/rule_places.cc", "fixed.emplace_back(axis, at.stage);", "fixed.emplace_back(axis, size - 1 - at.stage);"),
   Rule("rules", "stages before the last have the layers that are left", MODEL + "rules/rule_places.cc", "std::max<Index>(0, stages - 1 - more)", "std::max<Index>(0, stages - more)"),

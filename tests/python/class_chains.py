@@ -80,10 +80,11 @@ def simplest(framework):
   return notation(framework, {"shard": 1} if framework == "fsdp" else {"tp": 1})
 
 
-def converted(name, framework, experts, at, out, ignored=()):
+def converted(name, framework, experts, at, out, ignored=(), lacked=()):
   """Converts a folder to a layout of the framework: what cuts most of what it knows. Returns (notation, report).
 
-  Keys that the card of the class wants to be 1, and says so, are left out; nothing else may be refused.
+  Keys that the card of the class wants to be 1, and says so, are left out; what was left out before (`lacked`) is left out
+  where the card says that it is missing. Nothing else may be refused.
   """
   sizes = _SIZES[framework][experts] | _MORE.get((name, framework), {})
   while True:
@@ -91,6 +92,9 @@ def converted(name, framework, experts, at, out, ignored=()):
     done = program.run("convert", at, out, "--to", layout, *ignored)
     if done.returncode == 0:
       return layout, done.stdout
+    if lacked and "missing from the model" in done.stderr:
+      ignored, lacked = lacked, ()
+      continue
     unknown = re.findall(r"\b(pp|ep) must be 1\b", done.stderr)
     assert unknown and set(unknown) <= sizes.keys(), f"{layout}:\n{done.stdout}{done.stderr}"
     sizes = {k: v for k, v in sizes.items() if k not in unknown}

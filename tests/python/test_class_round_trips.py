@@ -50,10 +50,11 @@ def chain(name, frameworks, experts, folder, work, ignored=()):
   work.mkdir()
   through, at = [], folder
   for framework in frameworks:
-    layout, report = class_chains.converted(name, framework, experts, at, work / framework, ignored)
+    first = ignored if at == folder else ()
+    layout, report = class_chains.converted(name, framework, experts, at, work / framework, first, ignored)
     assert "left out" not in report or ignored, report
     through.append(layout)
-    at, ignored = work / framework, ()
+    at = work / framework
   program.convert(at, work / "home", through[-1], "hf")
   return through
 

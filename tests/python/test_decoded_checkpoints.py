@@ -103,14 +103,14 @@ FORMS = {
   "hqq_of_8_bits": (lambda r, c: hqq(r, c, bits=8, axis=0), hqq_config(bits=8, axis=0)),
   "hqq_of_3_bits": (lambda r, c: hqq(r, c, bits=3, group=64), hqq_config(bits=3, group=64)),
   "hqq_of_3_bits_in_columns": (lambda r, c: hqq(r, c, bits=3, axis=0), hqq_config(bits=3, axis=0)),
-  "hqq_of_2_bits": (lambda r, c: hqq(r, c, bits=2, dtype=torch.float16), hqq_config(bits=2)),
-  "hqq_of_1_bit": (lambda r, c: hqq(r, c, bits=1, group=16, dtype=torch.float32), hqq_config(bits=1, group=16)),
+  "hqq_of_2_bits": (lambda r, c: hqq(r, c, bits=2), hqq_config(bits=2)),
+  "hqq_of_1_bit": (lambda r, c: hqq(r, c, bits=1, group=16), hqq_config(bits=1, group=16)),
   "llm_int8": (llm_int8, {"quant_method": "bitsandbytes", "load_in_8bit": True}),
 }  # fmt: skip
 
 
-def checkpoint(parts_of):
-  """(tensors, values) of a small model."""
+def checkpoint(parts_of, dtype=torch.bfloat16):
+  """(tensors, values) of a small model; decoded values have the dtype."""
   plain = {
     "model.embed_tokens.weight": scales(32, 64, dtype=torch.bfloat16),
     "model.norm.weight": scales(64, dtype=torch.bfloat16),
@@ -121,7 +121,7 @@ def checkpoint(parts_of):
   for name, shape in MATRICES.items():
     parts, value = parts_of(*shape)
     tensors |= {LAYER + name + part: t.contiguous() for part, t in parts.items()}
-    values[LAYER + name + ".weight"] = value.to(torch.bfloat16).contiguous()
+    values[LAYER + name + ".weight"] = value.to(dtype).contiguous()
   return tensors, values
 
 
@@ -154,6 +154,15 @@ def test_values_are_those_of_the_library(stored, tmp_path):
   command("verify", folder, tmp_path / "plain")
   shown = command("inspect", folder)
   assert ("moved as it is" if is_moved(section) else "read only") in shown and section["quant_method"] in shown
+
+
+@pytest.mark.parametrize("bits,dtype", [(2, torch.float16), (1, torch.float32)])
+def test_values_of_hqq_have_the_dtype_that_its_modules_compute_in(bits, dtype, tmp_path):
+  tensors, values = checkpoint(lambda rows, cols: hqq(rows, cols, bits=bits, group=16, dtype=dtype), dtype)
+  section = hqq_config(bits=bits, group=16)
+  folder = write(tmp_path / "in", tensors, {**CONFIG, "quantization_config": section})
+  command("convert", folder, tmp_path / "plain", "--to", "hf")
+  same(read(tmp_path / "plain"), values)
 
 
 @pytest.mark.parametrize("layout", ["vllm:tp=2", "megatron:tp=2", "fsdp:shard=3"])

@@ -140,7 +140,7 @@ TEST_F(TracedLayouts, believe_no_process) {
   python_is(leaves("explicit:../elsewhere.json"));
   EXPECT_THAT(error_of("traced:vllm"), HasSubstr("is no notation of a traced layout"));
   python_is(leaves("explicit:explicit.json") + "echo nonsense > $5/explicit.json\n");
-  EXPECT_THAT(error_of("traced:vllm"), HasSubstr("byte"));
+  EXPECT_THAT(error_of("traced:vllm"), HasSubstr("line 1, column 2"));
 }
 
 TEST_F(TracedLayouts, name_a_known_engine) {

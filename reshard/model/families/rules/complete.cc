@@ -102,7 +102,8 @@ struct Member {
 /// Collects missing tensors: the first one in the order of entries, and their number.
 class Missing {
  public:
-  explicit Missing(const std::set<std::string>* may_lack) : may_lack_(may_lack) {}
+  Missing(const std::set<std::string>* may_lack, std::set<std::string>* lacked)
+      : may_lack_(may_lack), lacked_(lacked) {}
 
   /// `instead`: another tensor that would do; may be empty.
   void add(std::string name, const std::string& instead = "") {
@@ -127,12 +128,17 @@ class Missing {
 
  private:
   bool may_be(const std::string& name) const {
-    return may_lack_ != nullptr && std::ranges::any_of(*may_lack_, [&](const std::string& pattern) {
-             return match_pattern(pattern, name).has_value();
-           });
+    if (may_lack_ == nullptr) return false;
+    for (const std::string& pattern : *may_lack_) {
+      if (!match_pattern(pattern, name)) continue;
+      if (lacked_ != nullptr) lacked_->insert(pattern);
+      return true;
+    }
+    return false;
   }
 
   const std::set<std::string>* may_lack_;
+  std::set<std::string>* lacked_;
   std::string first_;
   std::vector<std::string> in_order_;
   std::unordered_set<std::string> names_;  ///< one tensor may be missing from several entries.
@@ -290,11 +296,12 @@ class Completeness {
 }  // namespace
 
 Result<> check_complete(const std::vector<RuleSet::Complete>& entries, const ModelSpec& model,
-                        const Expression::Lookup& numbers, const std::set<std::string>* may_lack) {
+                        const Expression::Lookup& numbers, const std::set<std::string>* may_lack,
+                        std::set<std::string>* lacked) {
   if (entries.empty()) return {};
   Completeness of(entries);
   RESHARD_TRY(of.take(model));
-  Missing missing(may_lack);
+  Missing missing(may_lack, lacked);
   RESHARD_TRY(of.check(numbers, missing));
   return missing.result();
 }

@@ -49,6 +49,7 @@ class Rules {
         rules_(rules),
         config_(rules.card ? input.config : nullptr),
         may_lack_(input.may_lack),
+        lacked_(input.lacked),
         m_(*input.model),
         b_(to_string(spec), input.model),
         values_(spec, input, rules),
@@ -67,7 +68,7 @@ class Rules {
     RESHARD_TRY(check_head());
     RESHARD_TRY(collect());
     if (config_ == nullptr)  // else open_model() has checked the tensors
-      RESHARD_TRY(check_complete(rules_.complete, m_, lookup_, may_lack_));
+      RESHARD_TRY(check_complete(rules_.complete, m_, lookup_, may_lack_, lacked_));
     for (const Instance& instance : instances_)
       if (auto added = add(instance); !added)
         return misplaced_ ? tl::unexpected(std::move(added).error())
@@ -466,6 +467,7 @@ class Rules {
   const RuleSet& rules_;
   const ModelConfig* config_;  ///< of a card, if it describes the class.
   const std::set<std::string>* may_lack_;
+  std::set<std::string>* lacked_;
   const ModelSpec& m_;
   LayoutBuilder b_;
   RuleValues values_;
@@ -485,7 +487,6 @@ class Rules {
 };
 
 }  // namespace
-
 }  // namespace reshard::families
 
 namespace reshard {
