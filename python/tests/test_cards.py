@@ -35,6 +35,11 @@ def test_the_page_counts_them():
     r"^## (\w+)\n\n(\d+) classes have a card[^:]*: (\d+) [^,]*, and (\d+) ", page, re.M
   )
   assert [row[0] for row in said] == ["vLLM", "SGLang", "transformers", "Megatron"]
+  readme = " ".join((CARDS.parents[1] / "README.md").read_text().split())
+  shown = re.search(r"(\d+) classes of vLLM, (\d+) of SGLang, (\d+) of Megatron-Bridge, (\d+) of transformers\.", readme)
+  assert shown and dict(zip(("vLLM", "SGLang", "Megatron", "transformers"), shown.groups(), strict=True)) == {
+    framework: count for framework, count, *_ in said
+  }
   for framework, *counts in said:
     names = {p.stem for p in (CARDS / framework.lower()).glob("*.json")}
     assert [len(names), len(names - families), len(names & families)] == list(map(int, counts))
