@@ -5,6 +5,7 @@ import functools
 import json
 import re
 
+from reshard.learn.bases import MEGATRON, Base
 from reshard.learn.stored import STORED
 
 import program
@@ -29,21 +30,25 @@ ROUNDED = {
 #: What a notation needs more, so that nothing is rounded.
 _MORE = {("Ernie4_5_MoeForCausalLM", "megatron"): {"dtype": "float32"}}
 
+# Of a tower, LLaVA's classes in vLLM hold the layers up to the one whose result the model takes.
+_LAST = ("vision_tower.vision_model.encoder.layers.2.*", "vision_tower.vision_model.post_layernorm.*")
 #: Tensors that no rank of a framework holds, as patterns of --ignore.
 LEFT_OUT = {
   # The pooling heads of towers, which published checkpoints do not have.
-  ("Gemma3ForConditionalGeneration", "vllm"): "vision_tower.vision_model.head.*",
-  ("Lfm2VlForConditionalGeneration", "sglang"): "model.vision_tower.vision_model.head.*",
+  ("Cohere2VisionForConditionalGeneration", "vllm"): ("model.vision_tower.vision_model.head.*",),
+  ("LlavaForConditionalGeneration", "vllm"): _LAST,
+  ("LlavaNextForConditionalGeneration", "vllm"): _LAST,
+  ("LlavaNextVideoForConditionalGeneration", "vllm"): ("image_newline", *_LAST),
   # The norm behind a tower, whose result vLLM does not use.
-  ("LlavaOnevisionForConditionalGeneration", "vllm"): "vision_tower.vision_model.post_layernorm.*",
+  ("LlavaOnevisionForConditionalGeneration", "vllm"): ("vision_tower.vision_model.post_layernorm.*",),
   # The correction bias of the router, which vLLM does not load.
-  ("LagunaForCausalLM", "vllm"): "model.layers.#.mlp.experts.e_score_correction_bias",
+  ("LagunaForCausalLM", "vllm"): ("model.layers.#.mlp.experts.e_score_correction_bias",),
 }
 #: The same of forms: modules for multi-token prediction, which only Megatron-Core's modules have.
 _OF_FORMS = {
-  "multi-token prediction": "mtp.*",
-  "experts in one tensor and multi-token prediction": "mtp.*",
-  "multi-token prediction left out": "model.layers.4.*",
+  "multi-token prediction": ("mtp.*",),
+  "experts in one tensor and multi-token prediction": ("mtp.*",),
+  "multi-token prediction left out": ("model.layers.4.*",),
 }
 
 @functools.cache
@@ -101,14 +106,20 @@ def converted(name, framework, experts, at, out, ignored=(), lacked=()):
 
 
 def left_out(name, form, framework):
-  """The pattern of what the framework leaves out of the class's checkpoints of this form; None: nothing."""
+  """The patterns of what the framework leaves out of the class's checkpoints of this form; None: nothing."""
   found = LEFT_OUT.get((name, framework))
   return _OF_FORMS.get(form) if found is None and framework != "megatron" else found
 
 
-def matches(pattern, name):
+def matches(patterns, name):
   """As --ignore: "*" is any text, "#" a number."""
-  return re.fullmatch(re.escape(pattern).replace(r"\#", r"\d+").replace(r"\*", ".*"), name) is not None
+  return any(re.fullmatch(re.escape(p).replace(r"\#", r"\d+").replace(r"\*", ".*"), name) for p in patterns)
+
+
+def base_of(name):
+  """The small models of the class that Megatron-Bridge has modules for, if it wants something of them."""
+  proof = next(c["layouts"]["megatron"].get("proof", "") for c in _said() if c["class"] == name)
+  return next((base for base in MEGATRON if (base.flag or base.kv_heads) and base.begins(proof)), Base())
 
 
 def without_loss(name, frameworks, form=None):

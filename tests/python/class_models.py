@@ -6,15 +6,16 @@ import json
 import torch
 import transformers
 from reshard.learn import tiny
+from reshard.learn.bases import Base
 from reshard.learn.published import publish
 from reshard.learn.stored import store
 
 _TEXT = torch.arange(2, 14).reshape(2, 6)
 
 
-def write_model(folder, name, stored=None):
+def write_model(folder, name, stored=None, base=Base()):
   """Writes a checkpoint of the class, as transformers does or in another form."""
-  config = _that_computes(tiny.config_of(name, tiny.SEEN[0]))
+  config = _that_computes(tiny.config_of(name, base.sizes(tiny.SEEN[0]), base.flags(name)))
   if stored is not None and stored.last is not None:
     decoder = config.get_text_config()
     decoder.layer_types = [*decoder.layer_types[:-1], stored.last]

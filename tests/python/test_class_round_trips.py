@@ -65,11 +65,11 @@ def says_what_is_lost(row, framework, experts, folder, work):
   if said := class_chains.ROUNDED.get((name, framework)):
     assert said in class_chains.converted(name, framework, experts, folder, work / "rounded")[1]
     return True
-  pattern = class_chains.left_out(name, form, framework)
-  if pattern is None:
+  patterns = class_chains.left_out(name, form, framework)
+  if patterns is None:
     return False
   layout, report = class_chains.converted(name, framework, experts, folder, work / f"lost-{framework}")
-  lost = [n for n in read_checkpoint(folder) if class_chains.matches(pattern, n)]
+  lost = [n for n in read_checkpoint(folder) if class_chains.matches(patterns, n)]
   assert re.search(rf"^left out {len(lost)} tensors?, which {layout.partition(':')[0]}:", report, re.M), report
   done = program.run("convert", work / f"lost-{framework}", work / "refused", "--to", "hf")
   assert done.returncode == 1 and "is needed by hf but no rank of" in done.stderr
@@ -92,7 +92,8 @@ def computes_the_same(name, folder, home):
 @pytest.mark.parametrize("row", [r for r in ROWS if ALL or r in SAMPLE], ids=label)
 def test_a_class_comes_home(row, tmp_path, table):
   name, form = row
-  folder = class_models.write_model(tmp_path / "model", name, class_chains.forms_of(name).get(form))
+  stored, base = class_chains.forms_of(name).get(form), class_chains.base_of(name)
+  folder = class_models.write_model(tmp_path / "model", name, stored, base)
   before = read_checkpoint(folder)
   experts = any("expert" in n for n in before)
   of_form = class_chains.of_form(name, form, KNOWN[name])
@@ -100,7 +101,7 @@ def test_a_class_comes_home(row, tmp_path, table):
     done = program.run("convert", folder, tmp_path / "unread", "--to", class_chains.simplest(framework))
     assert done.returncode == 1 and "no rule of the card" in done.stderr, framework + done.stdout
   lossy = [f for f in of_form if says_what_is_lost(row, f, experts, folder, tmp_path)]
-  patterns = {class_chains.left_out(name, form, f) for f in lossy} - {None}
+  left_out = {class_chains.left_out(name, form, f) for f in lossy} - {None}
   computed = name not in NO_LOGITS
   if whole := [f for f in of_form if f not in lossy]:
     through = chain(name, whole, experts, folder, tmp_path / "whole")
@@ -108,14 +109,14 @@ def test_a_class_comes_home(row, tmp_path, table):
     if computed:
       computes_the_same(name, folder, tmp_path / "whole" / "home")
     table.append((label(row), " ".join(through), f"{len(before)} tensors", "equal logits" if computed else "-"))
-  for pattern in patterns:  # what is left out, left out from the beginning: all else comes home from everywhere
+  for patterns in left_out:  # what is left out, left out from the beginning: all else comes home from everywhere
     work = tmp_path / "rest"
-    rest = {n: t for n, t in before.items() if not class_chains.matches(pattern, n)}
+    rest = {n: t for n, t in before.items() if not class_chains.matches(patterns, n)}
     frameworks = [f for f in KNOWN[name] if f in of_form or "left out" in (form or "")]
-    through = chain(name, frameworks, experts, folder, work, ("--ignore", pattern))
+    through = chain(name, frameworks, experts, folder, work, ("--ignore", *patterns))
     came_home(folder, rest, work / "home")
-    table.append((f"{label(row)} without {pattern}", " ".join(through), f"{len(rest)} of {len(before)} tensors", "-"))
-  assert len(whole) > 1 or patterns or len(KNOWN[name]) == 1 + len(lossy)
+    table.append((f"{label(row)} without {' '.join(patterns)}", " ".join(through), f"{len(rest)} of {len(before)} tensors", "-"))
+  assert len(whole) > 1 or left_out or len(KNOWN[name]) == 1 + len(lossy)
 
 
 def test_the_page_counts_the_classes():

@@ -52,3 +52,12 @@ class Base:
   def begins(self, proof: str) -> bool:
     """Whether this is the proof of a card that was learned from these models."""
     return proof.startswith(f"{self.said}: ") if self.said else not proof.partition(";")[0].count(":")
+
+
+#: Megatron-Bridge knows some classes only so.
+MEGATRON = (
+  Base(), Base("embeddings tied", flag="tie_word_embeddings"), Base("KV heads for each of four ranks", ranks=4),
+  Base("a KV head for each head", kv_heads=True),
+  Base("the decoder of newer models", newer=True), Base("convolutions over 4 steps", kernel=4),
+  Base("vocabularies that need no padding", vocab=8),
+)  # fmt: skip

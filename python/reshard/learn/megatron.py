@@ -15,7 +15,7 @@ import reshard
 from reshard import _core
 from reshard.learn import megatron_world as world  # before anything of megatron
 from reshard.learn.apart import is_index, say_apart, taken_apart
-from reshard.learn.bases import Base
+from reshard.learn.bases import MEGATRON as BASES
 from reshard.learn.configs import aliases_of, defaults_of, numbers_of, tied_names
 from reshard.learn.engines import LAYERS
 from reshard.learn.evidence import Held, Sight, Unfit, filled, numbers_in, skeleton
@@ -58,13 +58,6 @@ _VOCABULARY = re.compile(r"(?:^|\.)(?:embedding\.word_embeddings|output_layer)\.
 _MULTIPLE = 128  # Megatron's make_vocab_size_divisible_by
 #: Flags of configs that are flipped each by itself.
 FLAGS = ("tie_word_embeddings", "mamba_rms_norm")
-#: Megatron-Bridge knows some classes only so.
-BASES = (
-  Base(), Base("embeddings tied", flag="tie_word_embeddings"), Base("KV heads for each of four ranks", ranks=4),
-  Base("a KV head for each head", kv_heads=True),
-  Base("the decoder of newer models", newer=True), Base("convolutions over 4 steps", kernel=4),
-  Base("vocabularies that need no padding", vocab=8),
-)  # fmt: skip
 _HEADS = ("num_attention_heads", "text_config.num_attention_heads")
 _TOWER_HEADS = ("vision_config.num_heads", "vision_config.num_attention_heads")
 _LAYERS = ".decoder.layers."
