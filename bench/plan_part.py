@@ -15,6 +15,14 @@ WHOLE = [
   (*BIG, None),
 ]
 PART_SECONDS, PART_MB = 0.1, 100
+# (model, from, to, ranks of a replica of the source, of the target), on 1024 ranks a side, and on more.
+MANY = [
+  ("qwen3-235b-a22b", "megatron:tp=4,pp=4,ep=32,etp=1", "vllm:tp=8", 16, 8),
+  ("deepseek-v3", "megatron:tp=8,pp=8,first=7,last=6,ep=64,etp=1", "vllm:tp=8", 64, 8),
+]
+MANY_RANKS = (1024, 16384, 65536)
+# 65,536 ranks a side take at most twice the time of 1024.
+MANY_TARGET = 2.0
 
 # (model, from, to, bytes of the busiest sender of Megatron-Core's plan over the mean: counted separately)
 PAIRS = [
@@ -92,6 +100,29 @@ def fresh_part_rows(programs, side, repeat):
   ]
 
 
+def many_rows(programs, model, source, target, of_source, of_target, repeat):
+  """One rank's part on more and more ranks, in new processes, in turn."""
+  if not programs.has("reshard"):
+    yield Row("plan", f"one rank's part of {model} on many ranks", skipped="the program reshard is not built")
+    return
+  pairs = [(f"{source},dp={n // of_source}", f"{target},replicas={n // of_target}") for n in MANY_RANKS]
+  watch, seconds, peaks = Watch(), [[] for _ in pairs], [[] for _ in pairs]
+  for _ in range(repeat):
+    for i, (one, other) in enumerate(pairs):
+      argv = [programs.path("reshard"), "plan", "--model", programs.config(model), "--from", one, "--to", other]
+      _, peak, out = run_measured([*argv, "--rank", "0", "--json"])
+      seconds[i].append(json.loads(out)["plan_seconds"])
+      peaks[i].append(peak)
+  noise, least = watch.noise(), statistics.median(seconds[0])
+  for ranks, times, of in zip(MANY_RANKS, seconds, peaks, strict=True):
+    yield Row(
+      "plan", f"one rank's part of {model}, {ranks:,} to {ranks:,} ranks", "s", statistics.median(times), min(times),
+      against=least, against_name=f"{MANY_RANKS[0]:,} ranks", ratio=statistics.median(times) / least,
+      target=MANY_TARGET, target_is_most=True, noise=noise, note=f"peak memory {statistics.median(of) / 1e6:.0f} MB",
+      samples={"seconds": times, "peak_rss_bytes": of},
+    )  # fmt: skip
+
+
 def warm_part_rows(programs, repeat):
   """Both sides' parts again and again in one process, by phase."""
   watch = Watch()
@@ -135,6 +166,8 @@ def measure(programs, quick, threads):
   for side in ("source", "target"):
     yield from fresh_part_rows(programs, side, 3 if quick else 9)
   yield from warm_part_rows(programs, 10 if quick else 30)
+  for case in MANY:
+    yield from many_rows(programs, *case, 3 if quick else 9)
   for model, source, target, most in WHOLE:
     yield whole_row(programs, model, source, target, most, threads, 2 if quick else 5)
   for pair in PAIRS:
