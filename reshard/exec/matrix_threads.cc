@@ -13,7 +13,7 @@ namespace {
 /// A thread costs as much as the conversion of some 100 KB to start.
 constexpr Index kLeastBytes = Index{1} << 20;
 
-/// The number of threads that work on a matrix, whose parts begin at multiples of `unit` rows.
+/// The number of threads that share the rows of a matrix, each from a multiple of `unit` rows on.
 int num_parts(const FloatMatrix& matrix, Index unit, int threads) {
   const Index bytes = matrix.rows * matrix.cols * bits(matrix.dtype) / 8;
   const Index most = std::min(bytes / kLeastBytes, (matrix.rows + unit - 1) / unit);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Protects: a matrix that several threads convert has the bytes that one thread makes.
+// Protects: several threads convert a matrix to the same bytes as one thread.
 #include "reshard/exec/matrix_threads.h"
 
 #include <gtest/gtest.h>

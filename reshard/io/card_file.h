@@ -26,9 +26,10 @@ Result<RuleSet> read_card_of(const std::string& framework, const std::string& na
 /// Errors: a card that is wrong; a class whose card is for other model types.
 Result<std::optional<RuleSet>> find_card(const std::string& family, const Model& model);
 
-/// The card of transformers for a layout `fsdp`: how modules of release 5 hold a class that no
-/// family knows. None for a class with a family, and for a checkpoint with values that are not
-/// read, which move as they are. Errors: those of find_card(); a release that is not known.
+/// The card of transformers that a layout `fsdp` needs: it says how modules of transformers 5 hold
+/// a class without a family. None for a class with a family, for transformers 4, and for a
+/// checkpoint with values that nothing reads, which move as they are. Errors: those of find_card();
+/// an unknown release of transformers.
 Result<std::optional<RuleSet>> find_module_card(const LayoutSpec& spec, const Model& model);
 
 /// A model class that layouts know by its config.

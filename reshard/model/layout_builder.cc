@@ -53,7 +53,7 @@ RankSetId LayoutBuilder::add_ranks(RankSet ranks) {
 
 namespace {
 
-/// The ranks of a mesh with these coordinates on some axes.
+/// The ranks of a mesh whose coordinates on some axes are the given ones.
 RankSet ranks_at(const Mesh& mesh, std::span<const std::pair<int, Index>> fixed) {
   const auto axes = static_cast<int>(mesh.axes().size());
   Dims at;

@@ -17,7 +17,7 @@ class DemandLine {
  public:
   DemandLine() = default;
   /// `wanted`: for each set of ranks, the bytes that each of its members wants; a rank in several
-  /// sets wants their sum. `per_rank` has an element for each rank, all 0 before and after.
+  /// sets wants the sum. `per_rank` is scratch: one element per rank, 0 before and after the call.
   DemandLine(std::span<const std::pair<const RankSet*, Index>> wanted,
              std::vector<Index>& per_rank);
 

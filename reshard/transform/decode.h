@@ -85,10 +85,10 @@ struct TableMatrix {
   std::optional<CodedScales> coded = {};
 };
 
-/// Weights of (code - zero point) * scale, where the difference and the product are rounded to the
-/// dtype of scales: HQQ's. Their elements, in row-major order, are those of a matrix [rows, cols]
-/// whose rows or columns are groups. A word has codes of one column, of rows that are `word_rows`
-/// apart, the first one in the highest bits that are used. Borrows its parts.
+/// HQQ's weights, (code - zero point) * scale: the difference and the product are each rounded to
+/// the dtype of the scales. The elements, in row-major order, form a matrix [rows, cols] whose rows
+/// or columns are groups. A word holds codes of one column, from rows that are `word_rows` apart;
+/// the first of them is in the highest of the bits used. Borrows its parts.
 struct PlaneMatrix {
   Index rows = 0, cols = 0;
   const std::byte* words = nullptr;  ///< [word_rows, cols], little-endian.

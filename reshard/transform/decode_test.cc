@@ -120,6 +120,16 @@ Grid<T> transposed(Grid<T>& grid) {
   return out;
 }
 
+/// Gives a matrix the F32 scales, a row of groups for each of its rows.
+void set_scales(CodedMatrix& matrix, Integers& m, Index groups, Index group_cols) {
+  matrix.scales = m.scales.bytes();
+  matrix.scale_dtype = DType::f32;
+  matrix.scale_row = groups;
+  matrix.scale_group = 1;
+  matrix.groups = groups;
+  matrix.group_cols = group_cols;
+}
+
 TEST(Decode, awq_packs_eight_rows_of_a_column_in_its_order) {
   std::mt19937 random(1);
   // The column that each place of a word holds, as AutoAWQ's packing defines it.
@@ -209,12 +219,7 @@ TEST(Decode, integers_of_3_bits_cross_words) {
                                   .row_stride = 1,
                                   .col_stride = kRows * 3 / 32};
     matrix.zero_offset = 1;
-    matrix.scales = m.scales.bytes();
-    matrix.scale_dtype = DType::f32;
-    matrix.scale_row = 2;
-    matrix.scale_group = 1;
-    matrix.groups = 2;
-    matrix.group_cols = 48;
+    set_scales(matrix, m, 2, 48);
     expect_values(matrix, m.values(1));
     // The zero point 0 of GPTQ's first format.
     const bool has_most = std::ranges::find(m.zeros.values, 7) != m.zeros.values.end();
@@ -276,12 +281,7 @@ TEST(Decode, words_of_rows_need_not_be_full) {
   matrix.codes = {.words = bytes_of(words), .row_stride = 3, .col_stride = 1};
   matrix.zeros = PackedIntegers{
       .words = bytes_of(zero_words), .along_rows = true, .row_stride = 3, .col_stride = 1};
-  matrix.scales = m.scales.bytes();
-  matrix.scale_dtype = DType::f32;
-  matrix.scale_row = 3;
-  matrix.scale_group = 1;
-  matrix.groups = 3;
-  matrix.group_cols = 7;
+  set_scales(matrix, m, 3, 7);
   expect_values(matrix, m.values(0));
 }
 

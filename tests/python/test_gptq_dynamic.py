@@ -26,7 +26,7 @@ def checkpoint(parts_of=PARTS_OF):
   for name, shape in MATRICES.items():
     parts, value = parts_of(*shape, name="." + name)
     tensors |= {LAYER + name + part: t.contiguous() for part, t in parts.items()}
-    # Of the model's dtype if it was decoded; a plain tensor stays as it is.
+    # A decoded tensor has the model's dtype; a plain one keeps its own.
     values[LAYER + name + ".weight"] = (value if ".weight" in parts else value.to(torch.float16)).contiguous()
   return tensors, values
 

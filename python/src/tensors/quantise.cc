@@ -292,10 +292,9 @@ for shapes, dtypes and places that do not fit.)");
               "0, stream: typing.Any = None) -> typing.Any"),
       R"(The values of a quantised matrix, rounded to `dtype`: BF16, F16 or F32.
 
-They are written to `out`, whose dtype then counts, or to a new reshard.Tensor, by `threads` threads
-as for quantise(). Parts on a GPU are
-dequantised there, after the work of `stream`, and when the call returns. Raises
-InvalidArgumentError for parts that do not fit the format.)");
+They are written to `out`, whose dtype then counts, or to a new reshard.Tensor. `threads` as for
+quantise(). Parts on a GPU are dequantised there, after the work of `stream`, and when the call
+returns. Raises InvalidArgumentError for parts that do not fit the format.)");
   m.def(
       "amax",
       [](const nb::object& matrix, Index threads, const nb::object& stream) {
@@ -311,7 +310,7 @@ InvalidArgumentError for parts that do not fit the format.)");
       nb::sig("def amax(matrix: typing.Any, *, threads: int = 0, stream: typing.Any = None) -> "
               "float"),
       "The largest magnitude in a matrix of BF16, F16 or F32; 0 if it is empty, NaN if any element "
-      "is NaN.");
+      "is NaN. `threads` and `stream` as for quantise().");
 }
 
 }  // namespace

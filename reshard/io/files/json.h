@@ -78,8 +78,8 @@ struct JsonLimits {
 };
 
 /// Parses one JSON value. `text` must be UTF-8 without NUL, contain nothing after the value, stay
-/// within `limits`, and have no duplicate keys. Errors are Code::corrupt and name the line and column
-/// (from 1; of a text of one line the byte, from 0), but not the file.
+/// within `limits`, and have no duplicate keys. Errors are Code::corrupt and name the line and
+/// column (counted from 1; the byte from 0 if the text has one line), but not the file.
 Result<Json> parse_json(std::string_view text, const JsonLimits& limits = {});
 
 /// Takes a member of an object that is being parsed.

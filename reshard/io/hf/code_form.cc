@@ -72,7 +72,7 @@ bool is_gptq_bits(Index bits) { return bits == 2 || bits == 3 || bits == 4 || bi
 /// GPTQModel's rules for modules: "+:PATTERN" (or "PATTERN") changes what the config says,
 /// "-:PATTERN" leaves modules plain. The files show which modules a rule is for.
 Result<> take_dynamic(const ConfigFields& rules, std::string_view source, CodeForm& form) {
-  // What a rule may say beside bits and groups: how codes were chosen, or what files show.
+  // Most keys tell how codes were chosen, or what the files show as well.
   constexpr std::array<std::string_view, 14> kKnown = {
       "pack_dtype",      "bits",          "group_size", "sym",          "desc_act",
       "act_group_aware", "static_groups", "mse",        "damp_percent", "damp_auto_increment",

@@ -40,9 +40,8 @@ struct CodeForm {
 
 /// Reads the quantization_config of a config.json. By quant_method:
 ///   awq                 version gemm or gemv, of 4 bits
-///   gptq                2, 3, 4 or 8 bits, checkpoint_format gptq or gptq_v2; other bits and
-///   groups
-///                       of some modules (`dynamic`), whose patterns are not read
+///   gptq                2, 3, 4 or 8 bits, checkpoint_format gptq or gptq_v2; `dynamic` gives
+///                       some modules other bits and groups, and its patterns are not read
 ///   compressed-tensors  integers of 4 or 8 bits, the same in all config_groups, pack-quantized or
 ///                       int-quantized
 ///   bitsandbytes        load_in_4bit (NF4, FP4) and load_in_8bit

@@ -178,7 +178,7 @@ class Builder {
                             t_.name, name(t_.dtype), to_string(t_.shape), said(".qzeros"),
                             said(".scales"), form_.text));
   }
-  /// None if there is no such part of the module.
+  /// The shape of a part of the module; none if the module has no such part.
   std::optional<Dims> shape_of(std::string_view part) const {
     const auto id = stored_.find(module_ + std::string(part));
     return id ? std::optional(stored_[*id].shape) : std::nullopt;

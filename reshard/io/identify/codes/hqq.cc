@@ -128,7 +128,7 @@ class HqqReader {
     return {};
   }
 
-  /// Tensors that say how the codes were made, or what others say too.
+  /// Takes the tensors that say how the codes were made, or repeat what other tensors say.
   void take_descriptions() {
     for (const char* part : {"nbits", "unpack_view_dtype", "offload_meta", "encoded_state_dict",
                              "stores_quant_config", "optimize", "round_zero"})

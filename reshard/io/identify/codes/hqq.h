@@ -10,8 +10,8 @@
 
 namespace reshard::identify {
 
-/// The weight whose codes `t` is: X.W_q, U8 or I32 of two dimensions; none if it is something else.
-/// The dtype of its values is the one in which the module computes, which the files say.
+/// The weight whose codes `t` holds (X.W_q, U8 or I32, of two dimensions); none for other tensors.
+/// Its values have the dtype in which the module computes; a tensor of the files names it.
 ///
 /// Errors: Code::unsupported for parts that are missing or of another dtype or shape, for codes
 /// stored as floats, for scales or zero points that are themselves codes, and for one scale of a

@@ -32,7 +32,7 @@ static_assert(kMaxCompleteNumbers * kBits < 64);
 
 Key last_of(Key key) { return key & static_cast<Key>(kMaxLast); }
 
-/// A digit, or the wildcard that stands for a run of them.
+/// True for a digit, and for the wildcard that stands for a run of digits.
 bool in_run(char c) { return (c >= '0' && c <= '9') || c == '#'; }
 
 /// A run of digits as a number; none if it has leading zeros or is too large.
@@ -107,7 +107,7 @@ class Missing {
 
   /// `instead`: another tensor that would do; may be empty.
   void add(std::string name, const std::string& instead = "") {
-    if (may_be(name) || (!instead.empty() && may_be(instead))) return;
+    if (is_left_out(name) || (!instead.empty() && is_left_out(instead))) return;
     if (names_.empty())
       first_ =
           instead.empty() ? fmt::format("'{}'", name) : fmt::format("'{}' or '{}'", name, instead);
@@ -127,14 +127,16 @@ class Missing {
   }
 
  private:
-  bool may_be(const std::string& name) const {
+  /// True if the tensor may be missing. Notes the patterns that name it.
+  bool is_left_out(const std::string& name) const {
     if (may_lack_ == nullptr) return false;
+    bool found = false;
     for (const std::string& pattern : *may_lack_) {
       if (!match_pattern(pattern, name)) continue;
       if (lacked_ != nullptr) lacked_->insert(pattern);
-      return true;
+      found = true;
     }
-    return false;
+    return found;
   }
 
   const std::set<std::string>* may_lack_;
