@@ -233,8 +233,8 @@ def test_a_card_places_experts_where_the_notation_says(tmp_path):
 def test_a_class_without_a_family_is_trained_by_megatron(tmp_path):
   """With dense layers and experts, in stages of which each counts its own layers, and back."""
   pytest.importorskip("transformers")
-  from reshard.learn import tiny
   from reshard.learn.__main__ import checkpoint
+  from reshard.learn.models import tiny
 
   folder = checkpoint(tmp_path / "model", "DeepseekV2ForCausalLM", tiny.SEEN[0])
   layout = reshard.layout("megatron:tp=2,pp=2,ep=4,etp=1,dp=2", reshard.open_model(folder))
@@ -263,8 +263,8 @@ def comes_back(folder, work, *layouts):
 def small(folder, name, flipped=(), stored=None):
   """A small checkpoint of a class, and its tensors."""
   pytest.importorskip("transformers")
-  from reshard.learn import tiny
   from reshard.learn.__main__ import checkpoint
+  from reshard.learn.models import tiny
 
   checkpoint(folder, name, tiny.SEEN[1], flipped, stored)
   return pytest.importorskip("safetensors.torch").load_file(folder / "model.safetensors")
@@ -282,7 +282,7 @@ def on_rank(folder, rank):
 def test_experts_are_trained_by_megatron_however_files_store_them(tmp_path, name, prefix, engine, form):
   torch = pytest.importorskip("torch")
   pytest.importorskip("transformers")
-  from reshard.learn.stored import STORED
+  from reshard.learn.models.stored import STORED
 
   model_type = json.loads((CARDS / "megatron" / f"{name}.json").read_text())["card"]["model_types"][0]
   stored = STORED[model_type][-1] if form == "published" else None
@@ -312,8 +312,8 @@ def test_norms_over_all_heads_are_whole_and_take_a_kv_head_for_each_head(tmp_pat
   small(tmp_path / "few", "OlmoeForCausalLM")
   done = run("convert", tmp_path / "few", tmp_path / "refused", "--to", "megatron:tp=2")
   assert done.returncode != 0 and "learned from models with a KV head for each head" in done.stderr
-  from reshard.learn import tiny
   from reshard.learn.__main__ import checkpoint
+  from reshard.learn.models import tiny
 
   sizes = tiny.SEEN[1]
   checkpoint(tmp_path / "model", "OlmoeForCausalLM", dataclasses.replace(sizes, kv_heads=sizes.heads))
@@ -367,8 +367,8 @@ def test_a_merger_is_cut_in_one_block_beside_gated_layers(tmp_path):
   torch = pytest.importorskip("torch")
   load = pytest.importorskip("safetensors.torch").load_file
   pytest.importorskip("transformers")
-  from reshard.learn import tiny
   from reshard.learn.__main__ import checkpoint
+  from reshard.learn.models import tiny
 
   # Megatron-Bridge does not pad this class's vocabulary.
   checkpoint(tmp_path / "model", "Exaone4_5_ForConditionalGeneration", dataclasses.replace(tiny.SEEN[1], vocab=336))

@@ -17,9 +17,10 @@ torch = pytest.importorskip("torch")
 
 from safetensors.torch import load_file, save_file  # noqa: E402
 
-from reshard.learn import complete, tiny, variants  # noqa: E402
+from reshard.learn import complete  # noqa: E402
 from reshard.learn.__main__ import checkpoint, completed  # noqa: E402
 from reshard.learn.missing import prove_complete  # noqa: E402
+from reshard.learn.models import tiny, variants  # noqa: E402
 
 CARDS = pathlib.Path(__file__).parents[2] / "examples" / "cards"
 PROGRAM = os.environ.get("RESHARD_BIN", "reshard")

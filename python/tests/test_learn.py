@@ -15,10 +15,12 @@ safetensors_torch = pytest.importorskip("safetensors.torch")
 
 import reshard  # noqa: E402
 from reshard import learn  # noqa: E402
-from reshard.learn import NoCard, apart, card_text, engines, shards, stored, vllm_parallel  # noqa: E402
-from reshard.learn.evidence import Held, Piece, Sight, Unfit  # noqa: E402
-from reshard.learn.terms import Terms  # noqa: E402
-from reshard.learn.turns import Turns, straightened, turns_of  # noqa: E402
+from reshard.learn import NoCard, card_text, engines, shards, vllm_parallel  # noqa: E402
+from reshard.learn.fitting import apart  # noqa: E402
+from reshard.learn.fitting.evidence import Held, Piece, Sight, Unfit  # noqa: E402
+from reshard.learn.fitting.terms import Terms  # noqa: E402
+from reshard.learn.fitting.turns import Turns, straightened, turns_of  # noqa: E402
+from reshard.learn.models import stored  # noqa: E402
 
 BF16 = torch.bfloat16
 CONFIGS = [

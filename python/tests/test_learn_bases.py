@@ -9,9 +9,9 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
-from reshard.learn import tiny  # noqa: E402
 from reshard.learn.__main__ import checkpoints  # noqa: E402
-from reshard.learn.bases import Base  # noqa: E402
+from reshard.learn.models import tiny  # noqa: E402
+from reshard.learn.models.bases import Base  # noqa: E402
 
 TIED = Base("embeddings tied", flag="tie_word_embeddings")
 ALL = [Base(), TIED, Base("four", ranks=4), Base("each", kv_heads=True), Base("newer", newer=True), Base("even", vocab=8)]

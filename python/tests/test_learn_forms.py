@@ -13,7 +13,7 @@ BF16 = torch.bfloat16
 
 def test_a_nested_tower_has_the_names_of_published_checkpoints(tmp_path):
   transformers = pytest.importorskip("transformers")
-  from reshard.learn import published, tiny
+  from reshard.learn.models import published, tiny
 
   config = tiny.config_of("Gemma3ForConditionalGeneration", tiny.SEEN[0])
   model = transformers.Gemma3ForConditionalGeneration._from_config(config, dtype=BF16)
@@ -32,7 +32,7 @@ def test_a_nested_tower_has_the_names_of_published_checkpoints(tmp_path):
 
 
 def test_towers_are_found_by_both_names():
-  from reshard.learn.published import with_both_names
+  from reshard.learn.models.published import with_both_names
 
   rules = [
     {"match": "vision_tower.vision_model.layers.#.q.weight", "name": "model.vision_tower.layers.$1.q.weight"},
@@ -52,7 +52,7 @@ def test_towers_are_found_by_both_names():
 def test_layers_beyond_those_of_the_config_are_left_out(tmp_path):
   """Those of modules for multi-token prediction, as DeepSeek stores them."""
   from reshard.learn.learner import without_layers
-  from reshard.learn.stored import trailing
+  from reshard.learn.models.stored import trailing
 
   tensors = {"model.embed_tokens.weight": torch.zeros(7, 4, dtype=BF16), "model.norm.weight": torch.zeros(4, dtype=BF16)}
   tensors |= {f"model.layers.{i}.mlp.up_proj.weight": torch.zeros(6, 4, dtype=BF16) for i in range(3)}

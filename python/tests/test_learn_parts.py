@@ -10,12 +10,12 @@ import pytest
 pytest.importorskip("torch")
 
 from reshard.learn import engines, learner  # noqa: E402
-from reshard.learn.dropped import omissions  # noqa: E402
-from reshard.learn.evidence import Dealt, Held, Piece, Sight, Unfit  # noqa: E402
-from reshard.learn.fit import Seen  # noqa: E402
-from reshard.learn.intervals import rows_at, rows_of, share_of, shared_by_two  # noqa: E402
-from reshard.learn.rows import deal, flattened  # noqa: E402
-from reshard.learn.terms import Terms  # noqa: E402
+from reshard.learn.fitting.dropped import omissions  # noqa: E402
+from reshard.learn.fitting.evidence import Dealt, Held, Piece, Sight, Unfit  # noqa: E402
+from reshard.learn.fitting.fit import Seen  # noqa: E402
+from reshard.learn.fitting.intervals import rows_at, rows_of, share_of, shared_by_two  # noqa: E402
+from reshard.learn.fitting.rows import deal, flattened  # noqa: E402
+from reshard.learn.fitting.terms import Terms  # noqa: E402
 
 
 def test_heads_that_are_moved_one_by_one_are_rows_of_one_dimension():

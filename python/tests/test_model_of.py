@@ -12,7 +12,7 @@ torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
 import reshard  # noqa: E402
-from reshard.learn import tiny  # noqa: E402
+from reshard.learn.models import tiny  # noqa: E402
 
 PROGRAM = os.environ.get("RESHARD_BIN", "reshard")
 CLASSES = [

@@ -16,8 +16,9 @@ from reshard.learn import NoCard, card_text, learn, prove
 transformers = pytest.importorskip("transformers", minversion="5.0")
 torch = pytest.importorskip("torch")
 
-from reshard.learn import tiny, transformers as teacher  # noqa: E402
+from reshard.learn import transformers as teacher  # noqa: E402
 from reshard.learn.__main__ import checkpoint  # noqa: E402
+from reshard.learn.models import tiny  # noqa: E402
 
 CARDS = pathlib.Path(__file__).parents[2] / "examples" / "cards" / "transformers"
 PROGRAM = os.environ.get("RESHARD_BIN", "reshard")

@@ -20,8 +20,8 @@ from reshard.engines.invitation import Invitation
 pytest.importorskip("sglang")
 
 from reshard.learn import sglang as teacher  # noqa: E402
-from reshard.learn import tiny  # noqa: E402
 from reshard.learn.__main__ import checkpoint  # noqa: E402
+from reshard.learn.models import tiny  # noqa: E402
 from reshard.sglang.models import UpdatedModel  # noqa: E402
 from reshard.tracing import sglang as tracing  # noqa: E402
 

@@ -5,8 +5,8 @@ import functools
 import json
 import re
 
-from reshard.learn.bases import MEGATRON, Base
-from reshard.learn.stored import STORED
+from reshard.learn.models.bases import MEGATRON, Base
+from reshard.learn.models.stored import STORED
 
 import program
 

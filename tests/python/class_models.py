@@ -5,10 +5,10 @@ import json
 
 import torch
 import transformers
-from reshard.learn import tiny
-from reshard.learn.bases import Base
-from reshard.learn.published import publish
-from reshard.learn.stored import store
+from reshard.learn.models import tiny
+from reshard.learn.models.bases import Base
+from reshard.learn.models.published import publish
+from reshard.learn.models.stored import store
 
 _TEXT = torch.arange(2, 14).reshape(2, 6)
 

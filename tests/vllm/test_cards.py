@@ -15,9 +15,9 @@ import pytest
 reshard = pytest.importorskip("reshard")
 
 import transformers  # noqa: E402
-from reshard.learn import tiny  # noqa: E402
 from reshard.learn import vllm as teacher  # noqa: E402
 from reshard.learn.__main__ import checkpoint  # noqa: E402
+from reshard.learn.models import tiny  # noqa: E402
 
 CARDS = sorted(p.stem for p in (pathlib.Path(__file__).parents[2] / "examples/cards/vllm").glob("*.json"))
 SAMPLE = [name for name in ("OlmoeForCausalLM", "GPT2LMHeadModel", "Exaone4ForCausalLM", "DeepseekV2ForCausalLM", "DeepseekV32ForCausalLM", "Phi3ForCausalLM", "BloomForCausalLM") if name in CARDS]

@@ -26,14 +26,15 @@ from typing import Any
 import torch
 import transformers
 
-from reshard.learn import NoCard, card_text, extended, learn, prove, tiny
-from reshard.learn.bases import Base
+from reshard.learn import NoCard, card_text, extended, learn, prove
 from reshard.learn.complete import complete_of
 from reshard.learn.learner import also_for, without_layers
 from reshard.learn.missing import is_read, prove_complete
-from reshard.learn.published import prefixes_of, publish, with_both_names
-from reshard.learn.stored import STORED, Stored, store
-from reshard.learn.variants import variants_of
+from reshard.learn.models import tiny
+from reshard.learn.models.bases import Base
+from reshard.learn.models.published import prefixes_of, publish, with_both_names
+from reshard.learn.models.stored import STORED, Stored, store
+from reshard.learn.models.variants import variants_of
 
 
 @dataclasses.dataclass(frozen=True)

@@ -13,10 +13,10 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from reshard.learn.configs import aliases_of, defaults_of
-from reshard.learn.kinds import Rule
+from reshard.learn.fitting.kinds import Rule
 from reshard.learn.learner import TIES
-from reshard.learn.variants import Variant
+from reshard.learn.models.configs import aliases_of, defaults_of
+from reshard.learn.models.variants import Variant
 
 Numbers = tuple[int, ...]
 #: (variant, numbers in the name)

@@ -4,8 +4,8 @@
 from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
-from reshard.learn.evidence import Sight, numbers_in
-from reshard.learn.kinds import Rule, is_of, prefix_at, wildcards
+from reshard.learn.fitting.evidence import Sight, numbers_in
+from reshard.learn.fitting.kinds import Rule, is_of, prefix_at, wildcards
 from reshard.learn.learner import TIED, TIES, Learned, NoCard, Row, Sizes
 
 SEEN_AT: tuple[Sizes, ...] = ({}, {"tp": 2}, {"tp": 4})

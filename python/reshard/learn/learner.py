@@ -11,14 +11,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import reshard
-from reshard.learn.apart import say_shapes
-from reshard.learn.dropped import omissions
-from reshard.learn.evidence import Sight, Unfit, skeleton
-from reshard.learn.fit import Kind, Seen, kinds
-from reshard.learn.kinds import Rule, alike, is_of, splits
-from reshard.learn.rows import deal, in_rows
-from reshard.learn.stored import STORED
-from reshard.learn.terms import Terms
+from reshard.learn.fitting.apart import say_shapes
+from reshard.learn.fitting.dropped import omissions
+from reshard.learn.fitting.evidence import Sight, Unfit, skeleton
+from reshard.learn.fitting.fit import Kind, Seen, kinds
+from reshard.learn.fitting.kinds import Rule, alike, is_of, splits
+from reshard.learn.fitting.rows import deal, in_rows
+from reshard.learn.fitting.terms import Terms
+from reshard.learn.models.stored import STORED
 
 Sizes = Mapping[str, int]
 _KEY = re.compile(r"[a-z_][a-z_0-9.]*")

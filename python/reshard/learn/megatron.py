@@ -14,17 +14,17 @@ from typing import Any
 import reshard
 from reshard import _core
 from reshard.learn import megatron_world as world  # before anything of megatron
-from reshard.learn.apart import is_index, say_apart, taken_apart
-from reshard.learn.bases import MEGATRON as BASES
-from reshard.learn.configs import aliases_of, defaults_of, numbers_of, tied_names
 from reshard.learn.engines import LAYERS
-from reshard.learn.evidence import Held, Sight, Unfit, filled, numbers_in, skeleton
-from reshard.learn.fit import Seen
-from reshard.learn.kinds import Rule, is_of, wildcards
+from reshard.learn.fitting.apart import is_index, say_apart, taken_apart
+from reshard.learn.fitting.evidence import Held, Sight, Unfit, filled, numbers_in, skeleton
+from reshard.learn.fitting.fit import Seen
+from reshard.learn.fitting.kinds import Rule, is_of, wildcards
+from reshard.learn.fitting.turns import Turns, merged, straightened, turns_of
 from reshard.learn.learner import TIED, TIES, Learned, NoCard, Row, Sizes
 from reshard.learn.megatron_shards import shards
+from reshard.learn.models.bases import MEGATRON as BASES
+from reshard.learn.models.configs import aliases_of, defaults_of, numbers_of, tied_names
 from reshard.learn.shards import Tensors, check_shards, random_tensors
-from reshard.learn.turns import Turns, merged, straightened, turns_of
 from reshard.live._bridge import composed
 from reshard.live._megatron import of_descriptions
 from reshard.live._modules import held_by, plain, values_of

@@ -11,7 +11,7 @@ from typing import Any
 import reshard
 from reshard.learn.complete import Incomplete, fitting
 from reshard.learn.learner import card_text
-from reshard.learn.variants import Variant
+from reshard.learn.models.variants import Variant
 
 _MISSING = re.compile(r"tensor '([^']+)'(?: or '[^']+')? is missing from the model")
 # Models of more tensors, of the sizes that a class has by default, take long and differ in numbers only.

@@ -12,9 +12,9 @@ import_torchvision()  # before SGLang and transformers ask whether it is there
 import sglang  # noqa: E402
 
 from reshard import _core  # noqa: E402
-from reshard.learn.configs import aliases_of, classes as all_classes, defaults_of, numbers_of, tied_names  # noqa: E402
+from reshard.learn.models.configs import aliases_of, classes as all_classes, defaults_of, numbers_of, tied_names  # noqa: E402
 from reshard.learn.engines import SEEN_AT, proved_with_values  # noqa: E402
-from reshard.learn.evidence import Sight  # noqa: E402
+from reshard.learn.fitting.evidence import Sight  # noqa: E402
 from reshard.learn.learner import Sizes  # noqa: E402
 from reshard.learn.sglang_parallel import STAGES, finish, rows  # noqa: E402
 from reshard.tracing.sglang import trace_sglang  # noqa: E402

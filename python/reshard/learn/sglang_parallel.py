@@ -7,9 +7,9 @@ from typing import Any
 
 from reshard.learn import engines
 from reshard.learn.engines import RANKS_OF, Stages, expert_rules, parts_of, place_experts
-from reshard.learn.evidence import Sight
-from reshard.learn.fit import Seen
-from reshard.learn.kinds import Rule, is_of
+from reshard.learn.fitting.evidence import Sight
+from reshard.learn.fitting.fit import Seen
+from reshard.learn.fitting.kinds import Rule, is_of
 from reshard.learn.learner import Learned, NoCard, Row, Sizes
 
 #: Of stages that layers do not divide (distributed/utils.py, get_pp_indices).

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 import torch
 
 import reshard
-from reshard.learn.evidence import Held
+from reshard.learn.fitting.evidence import Held
 from reshard.learn.learner import NoCard
 from reshard.tracing._types import torch_dtype
 

@@ -13,10 +13,10 @@ import torch
 import transformers
 
 from reshard import _core
-from reshard.learn.configs import aliases_of, classes, defaults_of, numbers_of, tied_names
-from reshard.learn.evidence import Sight, skeleton
-from reshard.learn.fit import Seen
+from reshard.learn.fitting.evidence import Sight, skeleton
+from reshard.learn.fitting.fit import Seen
 from reshard.learn.learner import Learned, NoCard, Row, Sizes
+from reshard.learn.models.configs import aliases_of, classes, defaults_of, numbers_of, tied_names
 from reshard.tracing._text import part_text, read_part
 from reshard.tracing._types import Part
 from reshard.tracing.transformers import build_and_load, trace_transformers

@@ -12,9 +12,9 @@ import_torchvision()  # before vLLM and transformers ask whether it is there
 import vllm  # noqa: E402
 
 from reshard import _core  # noqa: E402
-from reshard.learn.configs import aliases_of, classes as all_classes, defaults_of, numbers_of, tied_names  # noqa: E402
+from reshard.learn.models.configs import aliases_of, classes as all_classes, defaults_of, numbers_of, tied_names  # noqa: E402
 from reshard.learn.engines import SEEN_AT, proved_with_values  # noqa: E402
-from reshard.learn.evidence import Sight  # noqa: E402
+from reshard.learn.fitting.evidence import Sight  # noqa: E402
 from reshard.learn.vllm_parallel import STAGES, finish, rows  # noqa: E402
 from reshard.tracing.vllm import trace_vllm  # noqa: E402
 

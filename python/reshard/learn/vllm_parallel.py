@@ -6,9 +6,9 @@ from typing import Any
 
 from reshard.learn import engines
 from reshard.learn.engines import RANKS_OF, Stages, expert_rules, keep_towers_whole, parts_of, place_experts
-from reshard.learn.evidence import skeleton
-from reshard.learn.fit import Seen
-from reshard.learn.kinds import is_of
+from reshard.learn.fitting.evidence import skeleton
+from reshard.learn.fitting.fit import Seen
+from reshard.learn.fitting.kinds import is_of
 from reshard.learn.learner import Learned, Row, Sizes
 
 #: Of stages that layers do not divide (distributed/utils.py, get_pp_indices).

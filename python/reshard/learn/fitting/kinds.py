@@ -4,8 +4,8 @@
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from reshard.learn.evidence import fixed_numbers, numbers_in, skeleton
-from reshard.learn.fit import Seen
+from reshard.learn.fitting.evidence import fixed_numbers, numbers_in, skeleton
+from reshard.learn.fitting.fit import Seen
 
 Rule = dict[str, Any]
 

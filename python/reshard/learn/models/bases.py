@@ -7,7 +7,7 @@ from typing import Any
 
 import transformers
 
-from reshard.learn import tiny
+from reshard.learn.models import tiny
 
 
 @dataclasses.dataclass(frozen=True)

@@ -8,7 +8,7 @@ number of turns is what a rule then has to say.
 import dataclasses
 from collections.abc import Sequence
 
-from reshard.learn.evidence import Held, Piece
+from reshard.learn.fitting.evidence import Held, Piece
 
 
 @dataclasses.dataclass(frozen=True)

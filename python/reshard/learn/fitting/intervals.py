@@ -3,7 +3,7 @@
 
 from collections.abc import Sequence
 
-from reshard.learn.evidence import Piece, Unfit
+from reshard.learn.fitting.evidence import Piece, Unfit
 
 Interval = tuple[int, int]
 

@@ -4,7 +4,7 @@
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from reshard.learn.evidence import Unfit
+from reshard.learn.fitting.evidence import Unfit
 
 _MOST = 1 << 40
 # Keys that say nothing of sizes, whatever their values.

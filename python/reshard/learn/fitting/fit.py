@@ -9,9 +9,11 @@ import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from reshard.learn.evidence import Held, Piece, Sight, Unfit, filled, fixed_numbers, numbers_in, skeleton
-from reshard.learn.intervals import Interval, ascending_runs, intervals_of, periodic, rows_at, rows_of, share_of, shared_by_two
-from reshard.learn.terms import Terms
+from reshard.learn.fitting.evidence import Held, Piece, Sight, Unfit, filled, fixed_numbers, numbers_in, skeleton
+from reshard.learn.fitting.intervals import (
+  Interval, ascending_runs, intervals_of, periodic, rows_at, rows_of, share_of, shared_by_two,
+)  # fmt: skip
+from reshard.learn.fitting.terms import Terms
 
 _MULTIPLES = (512, 256, 128, 64, 32, 16, 8, 4, 2)
 

@@ -9,11 +9,11 @@ import dataclasses
 import math
 from collections.abc import Iterator, Sequence
 
-from reshard.learn.evidence import Dealt, Held, Piece, Sight, Unfit, skeleton
-from reshard.learn.fit import Seen
-from reshard.learn.kinds import Rule
-from reshard.learn.terms import Terms
-from reshard.learn.turns import merged
+from reshard.learn.fitting.evidence import Dealt, Held, Piece, Sight, Unfit, skeleton
+from reshard.learn.fitting.fit import Seen
+from reshard.learn.fitting.kinds import Rule
+from reshard.learn.fitting.terms import Terms
+from reshard.learn.fitting.turns import merged
 
 
 def in_rows(sight: Sight) -> Sight:

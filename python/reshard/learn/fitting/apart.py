@@ -9,9 +9,9 @@ import dataclasses
 import re
 from collections.abc import Sequence
 
-from reshard.learn.evidence import Held, Sight, Unfit
-from reshard.learn.kinds import Rule, is_of
-from reshard.learn.terms import Terms
+from reshard.learn.fitting.evidence import Held, Sight, Unfit
+from reshard.learn.fitting.kinds import Rule, is_of
+from reshard.learn.fitting.terms import Terms
 
 _INDEX = ".[]."
 

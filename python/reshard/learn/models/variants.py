@@ -14,10 +14,10 @@ import torch
 import transformers
 
 from reshard._model_of import saved
-from reshard.learn import tiny
-from reshard.learn.configs import flat
-from reshard.learn.published import prefixes_of, renamed
-from reshard.learn.stored import STORED, Stored
+from reshard.learn.models import tiny
+from reshard.learn.models.configs import flat
+from reshard.learn.models.published import prefixes_of, renamed
+from reshard.learn.models.stored import STORED, Stored
 
 #: Keys of configs that add or remove no tensors.
 _OTHER = ("_token", "vocab", "dropout", "position", "rope", "eps", "std", "window", "max_", "min_", "theta", "factor",

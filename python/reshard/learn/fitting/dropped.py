@@ -5,8 +5,8 @@ whose output the model takes."""
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from reshard.learn.evidence import Sight, Unfit, numbers_in, skeleton
-from reshard.learn.kinds import Rule
+from reshard.learn.fitting.evidence import Sight, Unfit, numbers_in, skeleton
+from reshard.learn.fitting.kinds import Rule
 
 #: Keys of configs that choose a tower's layer: from its last one, if they are negative.
 _CHOOSES = "feature_layer"

@@ -46,7 +46,7 @@ class Dealt(NamedTuple):
 class Held:
   """A local tensor of a rank.
 
-  dealt  of the tensors whose rows it deals out (reshard.learn.rows)
+  dealt  of the tensors whose rows it deals out (reshard.learn.fitting.rows)
   """
 
   name: str
