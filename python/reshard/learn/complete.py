@@ -36,7 +36,7 @@ def complete_of(card: Mapping[str, Any], variants: Sequence[Variant]) -> list[En
 
   Raises Incomplete if the card does not know their tensors.
   """
-  known = fitting(card, variants)
+  known = known_by(card, variants)
   if sum(v.plain for v, _ in known) < 3:
     raise Incomplete("no rule matches some tensors of each small model")
   model_type = known[0][0].config["model_type"]
@@ -44,7 +44,7 @@ def complete_of(card: Mapping[str, Any], variants: Sequence[Variant]) -> list[En
   return list(_Learner(keys, [names for _, names in known], card["card"]["framework"] == "transformers").entries())
 
 
-def fitting(card: Mapping[str, Any], variants: Sequence[Variant]) -> list[tuple[Variant, list[str]]]:
+def known_by(card: Mapping[str, Any], variants: Sequence[Variant]) -> list[tuple[Variant, list[str]]]:
   """The models that a card knows, with the tensors that it does not leave out."""
   kept, left_out = _patterns(card["rules"], False), _patterns(card["rules"], True)
   return [

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import reshard
-from reshard.learn.complete import Incomplete, fitting
+from reshard.learn.complete import Incomplete, known_by
 from reshard.learn.learner import card_text
 from reshard.learn.models.variants import Variant
 
@@ -26,7 +26,7 @@ def prove_complete(card: Mapping[str, Any], variants: Sequence[Variant]) -> str:
   kinds: set[str] = set()
   missed: set[str] = set()
   text = card_text(card)
-  for variant, names in fitting(card, variants):
+  for variant, names in known_by(card, variants):
     if len(names) >= _MOST_NAMES:
       continue
     whole = _refusal(text, variant, ())
