@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Layouts "traced:vllm,...": in a process of its own, what the tracer gives and what families have."""
 
+import dataclasses
 import json
 import sys
 
@@ -12,7 +13,9 @@ import transformers  # noqa: E402
 import world  # noqa: E402
 from ranks import reshard as program  # noqa: E402
 from ranks import wrong_on  # noqa: E402
-from safetensors.torch import load_file  # noqa: E402
+from reshard.learn.__main__ import checkpoint as small_checkpoint  # noqa: E402
+from reshard.learn.models import tiny  # noqa: E402
+from safetensors.torch import load_file, save_file  # noqa: E402
 
 
 @pytest.fixture(autouse=True)
@@ -35,15 +38,28 @@ def unknown(tmp_path_factory):
   return folder
 
 
-def test_a_class_without_a_family_is_converted_as_vllm_loads_it(unknown, tmp_path):
-  program("convert", unknown, tmp_path / "ranks", "--to", "traced:vllm,tp=4")
-  index = json.loads((tmp_path / "ranks" / "reshard.json").read_text())
+def is_converted_as_vllm_loads_it(folder, tp, work):
+  program("convert", folder, work / "ranks", "--to", f"traced:vllm,tp={tp}")
+  index = json.loads((work / "ranks" / "reshard.json").read_text())
   assert index["layout"] == "explicit:explicit.json"
-  config = world.engine_config(unknown, {"tp": 4})
+  config = world.engine_config(folder, {"tp": tp})
   for entry in index["ranks"]:
-    held = world.held_by_vllm(config, unknown, entry["rank"])
-    said, compared = wrong_on(entry["rank"], held, load_file(tmp_path / "ranks" / entry["file"]), None)
+    held = world.held_by_vllm(config, folder, entry["rank"])
+    said, compared = wrong_on(entry["rank"], held, load_file(work / "ranks" / entry["file"]), None)
     assert compared > 10 and not said
+
+
+def test_a_class_without_a_family_is_converted_as_vllm_loads_it(unknown, tmp_path):
+  is_converted_as_vllm_loads_it(unknown, 4, tmp_path)
+
+
+def test_a_class_that_no_card_knows_and_vllm_builds_without_prefix_caching_only(tmp_path):
+  sizes = dataclasses.replace(tiny.SEEN[0], expert_width=512)  # vLLM pads a rank's rows to 256 and fills them with anything
+  folder = small_checkpoint(tmp_path / "kimi", "KimiLinearForCausalLM", sizes)
+  tensors = load_file(folder / "model.safetensors")  # transformers names the dense layer as those with experts
+  published = {k.replace("layers.0.block_sparse_moe.", "layers.0.mlp."): t for k, t in tensors.items()}
+  save_file(published, folder / "model.safetensors", metadata={"format": "pt"})
+  is_converted_as_vllm_loads_it(folder, 2, tmp_path)
 
 
 def test_a_refusal_names_the_notation_that_works(unknown):

@@ -48,7 +48,6 @@ def layout_of(
     ep=sizes.get("ep", 1) > 1,
     ranks=ranks,
     prove=proved_with_values(sizes),
-    enable_prefix_caching=False,
     **keys,
   )
   return found.layout

@@ -201,6 +201,7 @@ def engine_config(
     "skip_tokenizer_init": True,
     "enforce_eager": True,
     "max_model_len": 64,
+    "enable_prefix_caching": False,  # changes no weight, and vLLM refuses it for some hybrid models on a CPU
     "distributed_executor_backend": "mp",
     "tensor_parallel_size": tp,
     "pipeline_parallel_size": pp,
