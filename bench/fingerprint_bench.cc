@@ -17,6 +17,7 @@
 #include "bench/fused_fingerprints.h"
 #include "reshard/memory/host_buffer.h"
 #include "reshard/transform/fingerprint.h"
+#include "reshard/transform/fingerprint_key.h"
 #include "reshard/transform/oracle.h"
 #include "reshard/transform/simd.h"
 

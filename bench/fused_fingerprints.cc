@@ -11,6 +11,7 @@
 #include "reshard/memory/worker_pool.h"
 #include "reshard/transform/copy.h"
 #include "reshard/transform/fingerprint.h"
+#include "reshard/transform/fingerprint_key.h"
 #include "reshard/transform/oracle.h"
 
 namespace reshard::bench {

@@ -26,6 +26,7 @@
 #include "bench/common/turns.h"
 #include "bench/gpu_read.h"
 #include "reshard/base/hash.h"
+#include "reshard/cuda/driver.h"
 #include "reshard/cuda/fingerprints/fingerprint_runner.h"
 #include "reshard/cuda/tiles/matrix_runner.h"
 #include "reshard/cuda/tiles/tile_runner.h"

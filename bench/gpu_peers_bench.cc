@@ -10,6 +10,7 @@
 #include "bench/common/arguments.h"
 #include "bench/common/values.h"
 #include "bench/rank_job.h"
+#include "reshard/cuda/driver.h"
 #include "reshard/cuda/ipc/exported_memory.h"
 #include "reshard/cuda/ipc/imported_memory.h"
 #include "reshard/cuda/memory.h"

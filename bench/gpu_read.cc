@@ -3,6 +3,9 @@
 
 #include <cstring>
 
+#include "reshard/cuda/driver.h"
+#include "reshard/cuda/kernel_image.h"
+
 namespace reshard::bench {
 namespace {
 

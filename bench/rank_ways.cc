@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "reshard/model/families.h"
+#include "reshard/model/families/rules.h"
 
 namespace reshard::bench {
 namespace {

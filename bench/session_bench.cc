@@ -10,6 +10,7 @@
 #include "bench/rank_job.h"
 #include "reshard/base/check.h"
 #include "reshard/convert/reference/quant_areas.h"
+#include "reshard/exec/rank_refit.h"
 #include "reshard/refit/conversion/routes.h"
 #include "reshard/refit/session.h"
 #include "reshard/transform/quantise.h"

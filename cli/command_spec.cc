@@ -5,6 +5,7 @@
 
 #include "reshard/base/closest_name.h"
 #include "reshard/base/number_text.h"
+#include "reshard/io/layout_side.h"
 #include "reshard/io/make_layout.h"
 #include "reshard/model/name_pattern.h"
 

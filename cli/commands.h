@@ -12,7 +12,7 @@
 #include "reshard/convert/convert.h"
 #include "reshard/convert/synthesize.h"
 #include "reshard/convert/verify.h"
-#include "reshard/exec/rank_refit.h"
+#include "reshard/exec/refit_options.h"
 #include "reshard/index/interval.h"
 #include "reshard/refit/session.h"
 

@@ -7,8 +7,8 @@
 // Models and layouts: open_model("qwen3-30b-a3b"), make_layout("megatron:tp=4,ep=8", model).
 #include "reshard/io/make_layout.h"
 #include "reshard/io/open_model.h"
-#include "reshard/io/rules_file.h"
 #include "reshard/model/families.h"
+#include "reshard/model/families/rules.h"
 #include "reshard/model/layout_diff.h"
 
 // The plan between two layouts, its cost and its text.

@@ -6,6 +6,7 @@
 #include "reshard/io/make_layout.h"
 #include "reshard/model/canonical.h"
 #include "reshard/model/families.h"
+#include "reshard/model/families/rules.h"
 
 namespace reshard::bench {
 namespace {

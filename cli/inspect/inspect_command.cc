@@ -13,6 +13,8 @@
 #include "reshard/convert/inspect/explain_layout.h"
 #include "reshard/convert/inspect/tensor_kinds.h"
 #include "reshard/convert/layout_pair.h"
+#include "reshard/io/checkpoint/model_storage.h"
+#include "reshard/io/layout_side.h"
 #include "reshard/io/make_layout.h"
 
 namespace reshard::cli {
@@ -77,10 +79,11 @@ Json::Object model_object(const Model& model) {
   object.push_back({"quantization", model.config && !model.config->quantization.empty()
                                         ? Json(model.config->quantization)
                                         : Json()});
-  object.push_back({"stored_as", model.stored            ? Json(to_string(*model.stored))
-                                 : model.codes           ? Json(model.codes->text)
-                                 : model.decoded.empty() ? Json()
-                                                         : Json(model.decoded_from)});
+  object.push_back({"stored_as", model.stored           ? Json(to_string(*model.stored))
+                                 : model.storage->codes ? Json(model.storage->codes->text)
+                                 : model.storage->decoded.empty()
+                                     ? Json()
+                                     : Json(model.storage->decoded_from)});
   object.push_back({"layers", model.config ? Json(model.config->num_hidden_layers) : Json()});
   if (model.config) {
     Json::Object layers;
@@ -134,15 +137,15 @@ std::string model_text(const Model& model, const Style& style) {
       text += fmt::format("  {} stored as {}, with scales; below as plain values\n",
                           plural(static_cast<Index>(model.stored->tensors.size()), "tensor"),
                           to_string(*model.stored));
-    if (model.codes)
+    if (model.storage->codes)
       text +=
           fmt::format("  {} stored as {}, moved as it is with quant={}; below as plain values\n",
-                      plural(static_cast<Index>(model.codes->weights.size()), "tensor"),
-                      model.codes->text, model.codes->form);
-    else if (!model.decoded.empty())
+                      plural(static_cast<Index>(model.storage->codes->weights.size()), "tensor"),
+                      model.storage->codes->text, model.storage->codes->form);
+    else if (!model.storage->decoded.empty())
       text += fmt::format("  {} stored as {}, which is read only; below as plain values\n",
-                          plural(static_cast<Index>(model.decoded.size()), "tensor"),
-                          model.decoded_from);
+                          plural(static_cast<Index>(model.storage->decoded.size()), "tensor"),
+                          model.storage->decoded_from);
   }
   for (const auto& [dtype, bytes] : bytes_by_dtype(*model.tensors))
     text += fmt::format("  {} in {}\n", human_bytes(bytes), dtype);

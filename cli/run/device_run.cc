@@ -10,6 +10,7 @@
 #include "cli/progress_bar.h"
 #include "reshard/base/stopwatch.h"
 #include "reshard/convert/reference/refit_check.h"
+#include "reshard/cuda/driver.h"
 #include "reshard/exec/device/device_copy.h"
 #include "reshard/exec/device/device_tensors.h"
 #include "reshard/refit/device_refit.h"

@@ -9,6 +9,8 @@
 #include "reshard/convert/layout_pair.h"
 #include "reshard/io/dtensor_file.h"
 #include "reshard/io/layout_file.h"
+#include "reshard/io/layout_side.h"
+#include "reshard/io/rules_file.h"
 #include "reshard/io/traced/traced_layout.h"
 #include "reshard/model/layout_diff.h"
 

@@ -5,6 +5,8 @@
 #include "reshard/base/hash.h"
 #include "reshard/base/number_text.h"
 #include "reshard/convert/inspect/tensor_kinds.h"
+#include "reshard/io/checkpoint/model_storage.h"
+#include "reshard/io/checkpoint/pieces.h"
 #include "reshard/io/example_configs.h"
 #include "reshard/model/names.h"
 #include "reshard/model/naming/parameter_names.h"
@@ -246,8 +248,8 @@ void bind_stored_form(nb::class_<Model>& model) {
       .def_prop_ro(
           "decoded_from",
           [](const Model& x) -> std::optional<std::string> {
-            if (x.decoded.empty()) return std::nullopt;
-            return x.decoded_from;
+            if (x.storage->decoded.empty()) return std::nullopt;
+            return x.storage->decoded_from;
           },
           "The form of the codes that its plain weights are decoded from, \"gptq, 4 bits in groups "
           "of 128\"; None if there are none. Such forms are read, not written.")
@@ -255,7 +257,7 @@ void bind_stored_form(nb::class_<Model>& model) {
           "stacked_names",
           [](const Model& x) {
             std::vector<std::string> names;
-            for (const ModuleTensor& t : x.file_form)
+            for (const ModuleTensor& t : x.storage->file_form)
               if (t.name != (*x.tensors)[t.tensor].name) names.push_back(t.name);
             return names;
           },

@@ -7,8 +7,9 @@
 #include <iterator>
 
 #include "reshard/base/check.h"
-#include "reshard/model/naming/misfits.h"
+#include "reshard/io/layout_side.h"
 #include "reshard/model/name_pattern.h"
+#include "reshard/model/naming/misfits.h"
 #include "reshard/transform/convert.h"
 #include "reshard/transform/quantise_arithmetic.h"
 

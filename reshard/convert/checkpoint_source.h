@@ -14,6 +14,7 @@
 #include "reshard/convert/computed_weights.h"
 #include "reshard/convert/slot_files.h"
 #include "reshard/exec/rank_buffers.h"
+#include "reshard/io/files/mapped_file.h"
 #include "reshard/io/make_layout.h"
 #include "reshard/io/open_model.h"
 

@@ -16,6 +16,8 @@
 #include <vector>
 
 #include "reshard/base/file.h"
+#include "reshard/io/checkpoint/model_storage.h"
+#include "reshard/io/layout_side.h"
 #include "reshard/io/make_layout.h"
 #include "reshard/memory/worker_pool.h"
 
@@ -78,12 +80,12 @@ Result<> ComputedWeights::map_file() {
 Result<ComputedWeights> ComputedWeights::compute(const Model& model, const ModelLayout& own) {
   ComputedWeights out;
   if (holds_codes(model, own)) return out;
-  for (const auto& [name, codes] : model.decoded) {
+  for (const auto& [name, codes] : model.storage->decoded) {
     if (auto valid = check_codes(name, codes); !valid)
       return tl::unexpected(std::move(valid).error().in(model.name));
-    if (!model.merged.contains(name)) out.add(model, name, {.base = codes});
+    if (!model.storage->merged.contains(name)) out.add(model, name, {.base = codes});
   }
-  for (const auto& [name, weight] : model.merged) out.add(model, name, weight.values);
+  for (const auto& [name, weight] : model.storage->merged) out.add(model, name, weight.values);
   if (out.size_ == 0) return out;
   RESHARD_TRY(out.map_file());
   out.compute_all();

@@ -8,6 +8,7 @@
 
 #include "reshard/base/result.h"
 #include "reshard/io/open_model.h"
+#include "reshard/transform/merge.h"
 
 namespace reshard {
 

@@ -18,8 +18,10 @@
 #include "reshard/convert/output/known_parts.h"
 #include "reshard/convert/output/written_config.h"
 #include "reshard/exec/stream.h"
+#include "reshard/io/checkpoint/model_storage.h"
 #include "reshard/io/checkpoint/rank_index.h"
 #include "reshard/io/checkpoint/stored_model.h"
+#include "reshard/io/layout_side.h"
 #include "reshard/io/make_layout.h"
 #include "reshard/io/traced/traced_layout.h"
 #include "reshard/model/families.h"
@@ -129,7 +131,7 @@ std::set<std::string> to_leave_out(const Model& model, const ModelLayout& source
     return source.parts_of(*source.model().find(name)).empty();
   });
   if (target.as_codes)
-    for (const std::string& name : output::known_parts(*model.codes))
+    for (const std::string& name : output::known_parts(*model.storage->codes))
       if (source.parts_of(*source.model().find(name)).empty()) names.insert(name);
   return names;
 }
@@ -209,7 +211,7 @@ Result<> write_known_parts(const ConvertJob& job, const output::OutputFile& file
     const SlotId slot = file.slots[i];
     const auto& parts = layout.slot(slot).sections[0].parts;
     if (parts.empty() || job.planner.moves(parts[0].tensor)) continue;
-    const auto bytes = output::known_part(*job.model.codes, layout, file.rank, slot);
+    const auto bytes = output::known_part(*job.model.storage->codes, layout, file.rank, slot);
     if (bytes.empty()) continue;
     RESHARD_TRY(writer.write_at(i, 0, bytes));
     written.push_back(slot);
@@ -272,7 +274,7 @@ std::set<std::string> input_files(const Model& model) {
 bool keeps_descriptions(const Model& model, const LayoutSpec& to, const LayoutSide& side,
                         bool as_stored) {
   if (!model.opaque.empty() || side.as_codes) return true;
-  if (!model.decoded.empty()) return false;
+  if (!model.storage->decoded.empty()) return false;
   const bool same_form =
       !model.config || (model.stored_method && side.method == model.stored_method);
   return model.left_over.empty() && to.family == "hf" && as_stored && same_form;
@@ -309,7 +311,7 @@ Result<std::vector<FileLeftOut>> write_companions(const Model& model, const Layo
     recorded.keys["quant_grid"] = "tensor";
   if (const auto quant = recorded.keys.find("quant");
       quant != recorded.keys.end() && quant->second == "stored")
-    quant->second = side.as_codes ? model.codes->form : to_string(side.quantised->choice);
+    quant->second = side.as_codes ? model.storage->codes->form : to_string(side.quantised->choice);
   if (side.traced) {
     recorded = side.traced->notation;
     RESHARD_TRY(folder.write_text(recorded.file, side.traced->text));

@@ -8,7 +8,9 @@
 #include "reshard/base/closest_name.h"
 #include "reshard/base/number_text.h"
 #include "reshard/base/stopwatch.h"
+#include "reshard/io/checkpoint/model_storage.h"
 #include "reshard/io/checkpoint/stored_model.h"
+#include "reshard/io/layout_side.h"
 #include "reshard/io/make_layout.h"
 
 namespace reshard {
@@ -101,9 +103,9 @@ std::vector<std::string> merge_notes(const Model& model) {
       const MergedWeight& weight = entry.second;
       return replaced ? weight.is_replaced : !weight.values.changes.empty();
     };
-    const auto first = std::ranges::find_if(model.merged, is);
-    if (first == model.merged.end()) continue;
-    const Index count = std::ranges::count_if(model.merged, is);
+    const auto first = std::ranges::find_if(model.storage->merged, is);
+    if (first == model.storage->merged.end()) continue;
+    const Index count = std::ranges::count_if(model.storage->merged, is);
     notes.push_back(fmt::format("{} {}, such as '{}'", plural(count, "tensor"),
                                 replaced ? "replaced by those of adapters" : "merged with adapters",
                                 first->first));
@@ -122,13 +124,15 @@ std::vector<std::string> notes_of(const Model& model, const LayoutSide& from,
     for (const std::string& note : side->notes)
       notes.push_back(side->stored()->name() + " " + note);
   if (to.as_codes)
-    notes.push_back(fmt::format("moves codes, scales and zero points of {} ({}), such as '{}'",
-                                plural(static_cast<Index>(model.codes->weights.size()), "tensor"),
-                                model.codes->text, model.codes->weights.begin()->first));
-  else if (!model.decoded.empty())
+    notes.push_back(
+        fmt::format("moves codes, scales and zero points of {} ({}), such as '{}'",
+                    plural(static_cast<Index>(model.storage->codes->weights.size()), "tensor"),
+                    model.storage->codes->text, model.storage->codes->weights.begin()->first));
+  else if (!model.storage->decoded.empty())
     notes.push_back(fmt::format("{} decoded from {}, such as '{}'",
-                                plural(static_cast<Index>(model.decoded.size()), "tensor"),
-                                model.decoded_from, model.decoded.begin()->first));
+                                plural(static_cast<Index>(model.storage->decoded.size()), "tensor"),
+                                model.storage->decoded_from,
+                                model.storage->decoded.begin()->first));
   for (std::string& text : merge_notes(model)) notes.push_back(std::move(text));
   if (moves_as_stored(from, to) && to.quantised)
     notes.push_back(note("moves data and scales of", *to.quantised));
@@ -161,7 +165,7 @@ std::vector<std::string> quantisation_notes(const LayoutSide& from, const Layout
 
 Result<> check_forms(const Model& model, const LayoutSide& source, const LayoutSide& target) {
   if (source.as_codes == target.as_codes) return {};
-  const std::string& form = model.codes->form;
+  const std::string& form = model.storage->codes->form;
   const std::string codes = (source.as_codes ? source : target).stored()->name();
   return fail(Code::unsupported,
               source.as_codes

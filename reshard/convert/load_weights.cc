@@ -6,6 +6,7 @@
 #include "reshard/convert/checkpoint_source.h"
 #include "reshard/exec/in_process.h"
 #include "reshard/exec/stream.h"
+#include "reshard/io/layout_side.h"
 #include "reshard/io/make_layout.h"
 
 namespace reshard {

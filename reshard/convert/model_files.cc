@@ -10,6 +10,7 @@
 
 #include "reshard/convert/output/companion_files.h"
 #include "reshard/io/checkpoint/checkpoint.h"
+#include "reshard/io/checkpoint/index.h"
 #include "reshard/io/files/json.h"
 #include "reshard/io/hf/config.h"
 

@@ -12,6 +12,7 @@
 #include "reshard/convert/hooks.h"
 #include "reshard/convert/output/checkpoint_output.h"
 #include "reshard/exec/progress_meter.h"
+#include "reshard/io/checkpoint/index.h"
 #include "reshard/io/files/json.h"
 #include "reshard/io/hf/config.h"
 #include "reshard/io/make_layout.h"

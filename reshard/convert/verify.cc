@@ -7,6 +7,8 @@
 #include "reshard/convert/hooks.h"
 #include "reshard/convert/output/known_parts.h"
 #include "reshard/exec/verify/fingerprints.h"
+#include "reshard/io/checkpoint/model_storage.h"
+#include "reshard/io/layout_side.h"
 #include "reshard/io/make_layout.h"
 
 namespace reshard {
@@ -48,14 +50,15 @@ Result<Model> open_side(const std::string& path, const std::vector<std::string>&
 
 /// True if both hold codes of the same form, which are then compared as they are stored.
 bool compares_codes(const Model& a, const Model& b) {
-  return a.codes && b.codes && a.codes->text == b.codes->text && a.merged.empty();
+  return a.storage->codes && b.storage->codes && a.storage->codes->text == b.storage->codes->text &&
+         a.storage->merged.empty();
 }
 
 /// Parts of codes that the layout omits because they are known without it.
 std::set<std::string> omitted_parts(const Model& model, const ModelLayout& layout) {
   std::set<std::string> names;
   if (!holds_codes(model, layout)) return names;
-  for (const std::string& name : output::known_parts(*model.codes))
+  for (const std::string& name : output::known_parts(*model.storage->codes))
     if (layout.omits(*layout.model().find(name))) names.insert(name);
   return names;
 }

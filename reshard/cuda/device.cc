@@ -3,6 +3,9 @@
 
 #include <fmt/format.h>
 
+#include "reshard/cuda/driver.h"
+#include "reshard/cuda/kernel_image.h"
+
 namespace reshard::cuda {
 namespace {
 
@@ -14,6 +17,13 @@ bool is_refused_image(int status) {
 }
 
 }  // namespace
+
+Device::Device(const Driver& driver, int ordinal, const KernelImages& images)
+    : driver_(driver), images_(std::make_unique<const KernelImages>(images)), ordinal_(ordinal) {}
+
+Result<std::shared_ptr<const Device>> Device::open(int ordinal) {
+  return open(*RESHARD_TRY(load_driver()), ordinal);
+}
 
 Result<std::shared_ptr<const Device>> Device::open(const Driver& driver, int ordinal) {
   return open(driver, ordinal, RESHARD_TRY(chosen_kernel_images()));
@@ -33,6 +43,14 @@ Result<std::shared_ptr<const Device>> Device::open(const Driver& driver, int ord
                     fmt::format("cuDevicePrimaryCtxRetain of GPU {}", ordinal)));
   device->context_ = context;
   return device;
+}
+
+Result<> Device::call_with_context(std::string_view what, int (*run)(void*), void* f) const {
+  RESHARD_TRY(check(driver_, driver_.cuCtxPushCurrent(context_), "cuCtxPushCurrent"));
+  const int status = run(f);
+  Context popped = nullptr;
+  driver_.cuCtxPopCurrent(&popped);
+  return check(driver_, status, what);
 }
 
 Result<> Device::describe() {
@@ -57,12 +75,12 @@ Result<> Device::describe() {
 }
 
 Result<Module> Device::load_images() const {
-  if (images_.main.empty() && images_.portable.empty())
+  if (images_->main.empty() && images_->portable.empty())
     return fail(Code::unsupported,
                 "this build of reshard has no code for GPUs: nvcc was not found; "
                 "RESHARD_CUDA_IMAGE may name a file with that code");
   std::string refusals;
-  for (const auto image : {images_.main, images_.portable}) {
+  for (const auto image : {images_->main, images_->portable}) {
     if (image.empty()) continue;
     Module module = nullptr;
     int status = kSuccess;

@@ -3,23 +3,27 @@
 
 #include <memory>
 #include <mutex>
-#include <span>
 #include <string>
 #include <string_view>
+#include <type_traits>
 
-#include "reshard/cuda/driver.h"
-#include "reshard/cuda/kernel_image.h"
+#include "reshard/base/result.h"
+#include "reshard/cuda/handles.h"
 
 namespace reshard::cuda {
+
+struct Driver;
+struct KernelImages;
 
 /// A GPU, and its primary context, which torch and the CUDA runtime use too. Any thread may call;
 /// each call makes the context current and restores the caller's before it returns.
 class Device {
  public:
   /// Retains the primary context of GPU `ordinal`, as CUDA counts those that it sees
-  /// (CUDA_VISIBLE_DEVICES), with the code of chosen_kernel_images(). The driver must outlive the
-  /// device. Errors: `not_found` if there is no such GPU; those of chosen_kernel_images(); the
-  /// driver's.
+  /// (CUDA_VISIBLE_DEVICES), with the code of chosen_kernel_images(). Errors: `not_found` if there
+  /// is no such GPU; those of load_driver() and chosen_kernel_images(); the driver's.
+  static Result<std::shared_ptr<const Device>> open(int ordinal);
+  /// The same through a given driver, which must outlive the device.
   static Result<std::shared_ptr<const Device>> open(const Driver& driver, int ordinal);
   /// The same with other code for its kernels, which must outlive the device.
   static Result<std::shared_ptr<const Device>> open(const Driver& driver, int ordinal,
@@ -52,21 +56,20 @@ class Device {
   /// Calls f() with the context current; f returns a CUresult. `what` as for check().
   template <class F>
   Result<> call(std::string_view what, F&& f) const {
-    RESHARD_TRY(check(driver_, driver_.cuCtxPushCurrent(context_), "cuCtxPushCurrent"));
-    const int status = f();
-    Context popped = nullptr;
-    driver_.cuCtxPopCurrent(&popped);
-    return check(driver_, status, what);
+    const auto run = [](void* g) -> int {
+      return (*static_cast<std::remove_reference_t<F>*>(g))();
+    };
+    return call_with_context(what, run, std::addressof(f));
   }
 
  private:
-  Device(const Driver& driver, int ordinal, const KernelImages& images)
-      : driver_(driver), images_(images), ordinal_(ordinal) {}
+  Device(const Driver& driver, int ordinal, const KernelImages& images);
+  Result<> call_with_context(std::string_view what, int (*run)(void*), void* f) const;
   Result<> describe();
   Result<Module> load_images() const;
 
   const Driver& driver_;
-  KernelImages images_;
+  const std::unique_ptr<const KernelImages> images_;
   int ordinal_, device_ = 0;
   Context context_ = nullptr;
   std::string name_;

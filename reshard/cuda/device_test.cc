@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Devices, memory, streams and events, on an emulated GPU.
 #include "reshard/cuda/device.h"
+#include "reshard/cuda/driver.h"
+#include "reshard/cuda/kernel_image.h"
 
 #include <gtest/gtest.h>
 

@@ -8,14 +8,7 @@
 #include <string_view>
 
 #include "reshard/base/result.h"
-
-// The types that CUDA's own headers declare behind CUcontext, CUstream (and cudaStream_t), CUevent,
-// CUmodule and CUfunction: pointers to them pass between reshard and CUDA unchanged.
-struct CUctx_st;
-struct CUstream_st;
-struct CUevent_st;
-struct CUmod_st;
-struct CUfunc_st;
+#include "reshard/cuda/handles.h"
 
 /// CUipcMemHandle, CUmemFabricHandle: bytes that another process opens.
 struct CUipcMemHandle_st {
@@ -24,11 +17,6 @@ struct CUipcMemHandle_st {
 
 namespace reshard::cuda {
 
-using Context = CUctx_st*;
-using StreamHandle = CUstream_st*;
-using EventHandle = CUevent_st*;
-using Module = CUmod_st*;
-using Function = CUfunc_st*;
 using DevicePtr = unsigned long long;     // CUdeviceptr
 using MemoryHandle = unsigned long long;  // CUmemGenericAllocationHandle
 using IpcHandle = CUipcMemHandle_st;

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "reshard/cuda/driver.h"
 #include "reshard/cuda/emulated_machine_testutil.h"
 #include "reshard/cuda/fingerprints/run_fingerprints.h"
 #include "reshard/cuda/tiles/matrix_table.h"

@@ -15,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include "reshard/cuda/driver.h"
 #include "reshard/cuda/emulated_gpu_testutil.h"
 #include "reshard/cuda/emulated_pages_testutil.h"
 

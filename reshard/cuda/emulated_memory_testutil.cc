@@ -3,6 +3,7 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "reshard/cuda/driver.h"
 #include "reshard/cuda/emulated_machine_testutil.h"
 
 namespace reshard::cuda {

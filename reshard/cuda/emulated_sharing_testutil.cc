@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "reshard/cuda/driver.h"
 #include "reshard/cuda/emulated_machine_testutil.h"
 
 namespace reshard::cuda {

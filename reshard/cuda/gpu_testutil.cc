@@ -6,7 +6,9 @@
 #include <cstdlib>
 
 #include "reshard/base/check.h"
+#include "reshard/cuda/driver.h"
 #include "reshard/cuda/emulated_gpu_testutil.h"
+#include "reshard/cuda/kernel_image.h"
 #include "reshard/cuda/stream.h"
 
 namespace reshard::cuda {

@@ -2,6 +2,7 @@
 #include "reshard/cuda/mapped_memory_testutil.h"
 
 #include "reshard/base/check.h"
+#include "reshard/cuda/driver.h"
 
 namespace reshard::cuda {
 namespace {

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "reshard/cuda/device.h"
+#include "reshard/cuda/driver.h"
 #include "reshard/index/interval.h"
 
 namespace reshard::cuda {

@@ -3,6 +3,8 @@
 
 #include <fmt/format.h>
 
+#include "reshard/cuda/pointer.h"
+
 namespace reshard::cuda {
 namespace {
 

@@ -49,11 +49,6 @@ class Buffer {
   bool pinned_ = false;
 };
 
-/// Writes an attribute of the memory at `at` to `answer`, which has the attribute's type. Returns
-/// false if CUDA does not know the address, or has no such attribute of it. Errors: the driver's.
-Result<bool> ask_of_pointer(const Device& device, PointerAttribute what, const void* at,
-                            void* answer);
-
 /// The location of memory: a GPU or the host.
 struct MemoryKind {
   bool on_device = false;  ///< false: host memory, pinned or not.

@@ -9,6 +9,7 @@
 #include <mutex>
 
 #include "reshard/cuda/memory.h"
+#include "reshard/cuda/pointer.h"
 
 namespace reshard::cuda {
 namespace {

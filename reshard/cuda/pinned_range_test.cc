@@ -2,6 +2,8 @@
 // Protects: kernels reach every page of a pinned range, whoever pinned parts of it before, as long
 // as the range lives.
 #include "reshard/cuda/pinned_range.h"
+#include "reshard/cuda/driver.h"
+#include "reshard/cuda/kernel_image.h"
 
 #include <gtest/gtest.h>
 #include <sys/mman.h>

@@ -3,6 +3,8 @@
 
 #include <fmt/format.h>
 
+#include "reshard/cuda/driver.h"
+
 namespace reshard::cuda {
 
 Result<Stream> Stream::make(std::shared_ptr<const Device> device) {

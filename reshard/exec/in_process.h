@@ -6,7 +6,7 @@
 
 #include "reshard/exec/progress.h"
 #include "reshard/exec/rank_buffers.h"
-#include "reshard/exec/refit_report.h"
+#include "reshard/exec/refit_options.h"
 #include "reshard/plan/planner.h"
 #include "reshard/transport/deadline.h"
 

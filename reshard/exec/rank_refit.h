@@ -5,9 +5,8 @@
 #include <string>
 #include <string_view>
 
-#include "reshard/exec/progress.h"
 #include "reshard/exec/rank_buffers.h"
-#include "reshard/exec/refit_report.h"
+#include "reshard/exec/refit_options.h"
 #include "reshard/plan/planner.h"
 #include "reshard/transport/transport.h"
 
@@ -15,32 +14,6 @@ namespace reshard {
 
 class ConversionVerifier;
 struct RankRefitHooks;
-
-enum class RefitPath {
-  /// For each pair of ranks: direct if the receiver can reach the sender's memory; but message if
-  /// that memory is not mapped and its runs are so short, or its values so converted, that messages
-  /// cost far less.
-  automatic,
-  direct,   ///< destinations copy from the sources' memory; an error if a rank cannot.
-  message,  ///< pack, send, receive, unpack.
-};
-
-struct RankRefitOptions {
-  RefitPath path = RefitPath::automatic;
-  /// The most staging memory of this rank, in bytes; at least 32 KiB. The minimum over all ranks
-  /// applies.
-  Index staging_bytes = Index{64} << 20;
-  double seconds = 60;  ///< deadline of prepare(), and of each run().
-  int threads = 1;      ///< that copy on the direct path; 0: one per core of this process.
-  /// Message path: runs of at least this many bytes are sent and received in place; shorter ones
-  /// are packed together. 0: 64 KiB, or 1 MiB over a transport that moves messages in rounds, which
-  /// takes those between two ranks one after another (NCCL). The maximum over all ranks applies.
-  Index in_place_bytes = 0;
-  /// Thread blocks that run on this rank's GPU at a time; 0: as many as it holds. Fewer leave
-  /// multiprocessors to kernels that run meanwhile.
-  int most_gpu_blocks = 0;
-  Progress progress;  ///< of this rank's bytes; ControlPlane::reported() has the whole group's.
-};
 
 /// One rank's part of a refit between ranks that are processes, or threads, over any transport.
 /// Ranks of one host with GPU memory read each other's (CUDA IPC), whatever the transport.

@@ -2,6 +2,7 @@
 // Protects: a model without a family gets the card of its class and model_type, or is told why not;
 // every card that ships can be read, and is where its class is looked for.
 #include "reshard/io/card_file.h"
+#include "reshard/io/layout_side.h"
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>

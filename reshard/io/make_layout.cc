@@ -11,14 +11,15 @@
 #include "reshard/base/check.h"
 #include "reshard/base/closest_name.h"
 #include "reshard/io/card_file.h"
+#include "reshard/io/checkpoint/model_storage.h"
 #include "reshard/io/checkpoint/stored_model.h"
 #include "reshard/io/dcp/piece_layout.h"
 #include "reshard/io/dtensor_file.h"
 #include "reshard/io/expert_map_file.h"
 #include "reshard/io/files/disk.h"
-#include "reshard/io/files/json.h"
 #include "reshard/io/hf/config_values.h"
 #include "reshard/io/layout_file.h"
+#include "reshard/io/layout_side.h"
 #include "reshard/io/rules_file.h"
 #include "reshard/io/torch_dist/torch_dist_layout.h"
 #include "reshard/io/traced/traced_layout.h"
@@ -207,16 +208,16 @@ QuantFormat with_stored_scales(const QuantFormat& format, const Model& model) {
 Result<> name_stored(LayoutSpec& spec, const Model& model) {
   const auto quant = spec.keys.find("quant");
   if (quant == spec.keys.end() || quant->second != "stored") return {};
-  if (model.codes) {
-    quant->second = model.codes->form;
+  if (model.storage->codes) {
+    quant->second = model.storage->codes->form;
     return {};
   }
-  if (!model.decoded.empty())
+  if (!model.storage->decoded.empty())
     return fail(
         Code::unsupported,
         fmt::format("quant=stored: the checkpoint has weights as {}, which are read, but not "
                     "written; name a format, or none for plain weights",
-                    model.decoded_from));
+                    model.storage->decoded_from));
   if (!model.stored)
     return fail(Code::invalid_argument,
                 "quant=stored: the weights of the checkpoint are not quantised");
@@ -264,16 +265,16 @@ Result<> check_codes_of(const LayoutSpec& spec, const Model& model) {
   if (spec.family != "vllm" && spec.keys.contains("dtype"))
     return fail(Code::invalid_argument,
                 fmt::format("quant={} moves codes as they are stored; leave dtype out", form));
-  if (!model.codes || model.codes->form != form)
+  if (!model.storage->codes || model.storage->codes->form != form)
     return fail(
         Code::unsupported,
         fmt::format("quant={}: codes are only moved, and the weights of {} are stored as {}", form,
                     model.name,
-                    model.codes              ? model.codes->text
-                    : !model.decoded.empty() ? model.decoded_from
-                    : model.stored           ? to_string(*model.stored)
-                                             : "plain values"));
-  if (!model.merged.empty())
+                    model.storage->codes              ? model.storage->codes->text
+                    : !model.storage->decoded.empty() ? model.storage->decoded_from
+                    : model.stored                    ? to_string(*model.stored)
+                                                      : "plain values"));
+  if (!model.storage->merged.empty())
     return fail(Code::unsupported,
                 fmt::format("quant={}: adapters change values; merge them into decoded ones, "
                             "without quant",
@@ -284,12 +285,12 @@ Result<> check_codes_of(const LayoutSpec& spec, const Model& model) {
 /// The layout of the tensors as they are stored, by their own names; of an engine, that of values.
 Result<ModelLayout> layout_of_codes(const LayoutSpec& spec, const Model& model,
                                     const std::string& rules_folder, LayoutSide& side) {
-  FamilyInput input{model.codes->tensors, nullptr};
+  FamilyInput input{model.storage->codes->tensors, nullptr};
   input.model_type = model.model_type;
   if (spec.family == "fsdp") return fsdp_layout(spec, input);
   if (spec.family == "rules") {
     const RuleSet rules = RESHARD_TRY(read_rules(in_folder(rules_folder, spec.file)));
-    return layout_by_rules_of(spec, model, rules, model.codes->tensors);
+    return layout_by_rules_of(spec, model, rules, model.storage->codes->tensors);
   }
   input.config = model.config_or_null();
   if (spec.family == "vllm") input.model = model.tensors;
@@ -305,7 +306,7 @@ Result<LayoutSide> codes_side(LayoutSpec spec, const Model& model,
   side.as_codes = true;
   const ModelLayout values = RESHARD_TRY(layout_of_codes(spec, model, rules_folder, side));
   side.values = std::make_shared<const ModelLayout>(
-      RESHARD_TRY(codes_layout(values, *model.codes, name, spec.family == "vllm")));
+      RESHARD_TRY(codes_layout(values, *model.storage->codes, name, spec.family == "vllm")));
   side.notes = RESHARD_TRY(layout_notes(spec, model.config_or_null()));
   return side;
 }
@@ -331,7 +332,7 @@ Result<LayoutSide> made_codes_side(const LayoutSpec& spec, const Model& model,
                                    const std::string& rules_folder) {
   auto side = codes_side(spec, model, rules_folder);
   if (side || side.error().code != Code::unsupported) return side;
-  const Index tp = model.codes ? nearest_tp(spec, model, rules_folder) : 0;
+  const Index tp = model.storage->codes ? nearest_tp(spec, model, rules_folder) : 0;
   if (tp > 0) side.error().message += fmt::format("; the nearest that works is tp={}", tp);
   return side;
 }
@@ -364,7 +365,8 @@ Result<LayoutSide> side_of(LayoutSpec spec, const Model& model, const std::strin
   // Files that stack experts keep that form. Quantised ones have each expert by itself, as engines
   // read them.
   const bool is_hf = model.weights && model.weights->kind() == Checkpoint::Kind::hf;
-  if (is_hf && !notation && !model.file_form.empty()) input.file_form = &model.file_form;
+  if (is_hf && !notation && !model.storage->file_form.empty())
+    input.file_form = &model.storage->file_form;
   LayoutSide side{.values = nullptr, .traced = std::move(traced)};
   input.lacked = &side.lacked;
   side.values = std::make_shared<const ModelLayout>(
@@ -395,8 +397,7 @@ Result<LayoutSide> side_of(LayoutSpec spec, const Model& model, const std::strin
 
 Result<LayoutSide> traced_side(const LayoutSpec& spec, const Model& model) {
   auto traced = std::make_shared<const TracedLayout>(RESHARD_TRY(trace_layout(spec, model)));
-  const LayoutSpec& notation = traced->notation;
-  return side_of(notation, model, "", std::nullopt, false, std::move(traced));
+  return side_of(traced->notation, model, "", std::nullopt, false, traced);
 }
 
 }  // namespace
@@ -424,8 +425,7 @@ Result<LayoutSide> quantised_side(std::shared_ptr<const ModelLayout> values,
   if (choice.method && !supports(*choice.method, choice.format))
     return fail(Code::unsupported,
                 fmt::format("quant_method={} does not support {}", name(*choice.method), format));
-  // The family decides only whether scales of experts are refined: choice has all its other
-  // defaults.
+  // The family only decides whether scales of experts are refined: choice has the rest.
   QuantNotation notation{
       "vllm", values->name() + " quant=" + format, choice.format, choice.grid, {}};
   notation.method = choice.method;
@@ -447,14 +447,14 @@ Result<std::shared_ptr<const ModelLayout>> own_layout(const Model& model) {
 }
 
 bool holds_codes(const Model& model, const ModelLayout& layout) {
-  return model.codes && layout.model().digest() == model.codes->tensors->digest();
+  return model.storage->codes && layout.model().digest() == model.storage->codes->tensors->digest();
 }
 
 Result<LayoutSide> own_side(const Model& model, bool as_codes) {
   RESHARD_CHECK(model.weights.has_value());
   if (model.weights->kind() == Checkpoint::Kind::hf) {
     const LayoutSpec hf =
-        RESHARD_TRY(read_layout_text(as_codes ? "hf:quant=" + model.codes->form : "hf"));
+        RESHARD_TRY(read_layout_text(as_codes ? "hf:quant=" + model.storage->codes->form : "hf"));
     LayoutSide side = RESHARD_TRY(side_of(hf, model, "", std::nullopt, true));
     if (!model.stored) return side;
     side.values = RESHARD_TRY(input_last(side.values, model.stored->input_first));
@@ -466,7 +466,7 @@ Result<LayoutSide> own_side(const Model& model, bool as_codes) {
   if (model.pieces_layout) return LayoutSide{model.pieces_layout};
   if (model.weights->kind() == Checkpoint::Kind::dcp)
     return LayoutSide{std::make_shared<const ModelLayout>(
-        RESHARD_TRY(dcp::piece_layout(*model.weights, model.tensors, model.file_form)))};
+        RESHARD_TRY(dcp::piece_layout(*model.weights, model.tensors, model.storage->file_form)))};
   const auto index = model.name + "/reshard.json";
   // A checkpoint contains its rules. A downloaded one must not name files outside its folder.
   if (const auto spec = read_layout_text(model.weights->layout())) {

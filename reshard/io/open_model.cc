@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "reshard/base/closest_name.h"
+#include "reshard/io/checkpoint/model_storage.h"
 #include "reshard/io/checkpoint/rank_index.h"
 #include "reshard/io/checkpoint/tensor_list.h"
 #include "reshard/io/example_configs.h"
@@ -224,9 +225,21 @@ Result<> check_ignored(const Model& model, const Model* other,
   return {};
 }
 
+std::shared_ptr<ModelStorage> Model::make_storage() { return std::make_shared<ModelStorage>(); }
+
+bool Model::is_dequantised() const { return stored || !storage->decoded.empty() || storage->codes; }
+
+void Model::forget_stored() {
+  stored.reset();
+  stored_method.reset();
+  storage->decoded.clear();
+  storage->decoded_from.clear();
+  storage->codes.reset();
+}
+
 Result<> Model::unchanged() const {
   if (weights) RESHARD_TRY(weights->unchanged());
-  for (const SafetensorsFile& file : adapters) RESHARD_TRY(file.mapping().unchanged());
+  for (const SafetensorsFile& file : storage->adapters) RESHARD_TRY(file.mapping().unchanged());
   return {};
 }
 
@@ -277,9 +290,9 @@ Result<Model> open_weights(const std::string& text, const ModelOptions& options)
 
 Result<Model> open_checkpoint(const std::string& text, const ModelOptions& options) {
   Model model = RESHARD_TRY(open_weights(text, options));
-  if (model.codes)
-    model.codes->tensors = std::make_shared<const ModelSpec>(
-        RESHARD_TRY(stored_tensors(*model.tensors, *model.codes)));
+  if (model.storage->codes)
+    model.storage->codes->tensors = std::make_shared<const ModelSpec>(
+        RESHARD_TRY(stored_tensors(*model.tensors, *model.storage->codes)));
   RESHARD_TRY(identify::merge_adapters(options.merge, model));
   return model;
 }

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <map>
 #include <memory>
 #include <optional>
 #include <set>
@@ -11,14 +10,9 @@
 
 #include "reshard/io/checkpoint/checkpoint.h"
 #include "reshard/model/config.h"
-#include "reshard/model/families/transformers_modules.h"
 #include "reshard/model/model_layout.h"
-#include "reshard/model/quant/codes.h"
-#include "reshard/model/quant/files.h"
 #include "reshard/model/quant/quantised_layout.h"
 #include "reshard/model/tensor.h"
-#include "reshard/transform/decode.h"
-#include "reshard/transform/merge.h"
 
 namespace reshard {
 
@@ -26,11 +20,8 @@ namespace reshard {
 inline constexpr std::string_view kAdapterConfigFile = "adapter_config.json";
 inline constexpr std::string_view kAdapterFile = "adapter_model.safetensors";
 
-/// A weight into which adapters are merged.
-struct MergedWeight {
-  MergedTensor values;
-  bool is_replaced = false;  ///< the base is an adapter's, and not the checkpoint's.
-};
+enum class QuantMethod : std::uint8_t;
+struct ModelStorage;
 
 /// A model: its canonical tensors, its config if reshard understands one, and its weights if it is
 /// a checkpoint.
@@ -47,17 +38,8 @@ struct Model {
   /// those of the dequantised weights.
   std::optional<QuantChoice> stored;
   std::optional<QuantMethod> stored_method;  ///< the files' quant_method; none for rank files.
-  /// Tensors whose values are decoded from others in the files, and from which form: "gptq, 4 bits
-  /// in groups of 128". The form is read, not written. Borrows `weights`.
-  std::map<std::string, CodedTensor> decoded;
-  std::string decoded_from;
-  /// Set if weights are stored as codes that can be moved as they are. Those of files are also in
-  /// `decoded`; those of ranks are not decoded.
-  std::optional<ModelCodes> codes;
-  /// The weights, by the names of `tensors`, that the adapters of ModelOptions::merge change or
-  /// replace. Borrows `weights` and `adapters`.
-  std::map<std::string, MergedWeight> merged;
-  std::vector<SafetensorsFile> adapters;
+  /// How the files hold values that are not `tensors` as they are. Never null.
+  std::shared_ptr<ModelStorage> storage = make_storage();
   /// Names a tensor that is moved but not read, and why: codes of an unknown form, or a dtype that
   /// is not converted. Layouts that would change values refuse the model. Else empty.
   std::string opaque;
@@ -67,27 +49,21 @@ struct Model {
   /// The layout of the model's tensors in the pieces of a checkpoint of Megatron's
   /// dist_checkpointing, whose tensors have other names than the model's; null for others.
   std::shared_ptr<const ModelLayout> pieces_layout;
-  /// The contents of the files, all `tensors` among them, if they stack experts as modules of
-  /// transformers 5 do. Else empty: files hold `tensors` one by one, or as `pieces_layout` says.
-  std::vector<ModuleTensor> file_form;
   /// Names of the checkpoint's tensors that may be weights, but are none of the model's and were
   /// left out: ignored, or outside of its prefix. Not the optimizer's state, nor equal copies.
   std::vector<std::string> left_out;
 
   /// True if `tensors` are the plain values of weights that the files hold in another form.
-  bool is_dequantised() const { return stored || !decoded.empty() || codes; }
+  bool is_dequantised() const;
   /// Forgets how weights are stored.
-  void forget_stored() {
-    stored.reset();
-    stored_method.reset();
-    decoded.clear();
-    decoded_from.clear();
-    codes.reset();
-  }
+  void forget_stored();
   /// Checkpoint::unchanged() of the weights, and the same of the adapters.
   Result<> unchanged() const;
   /// The config, or null. Owned by this object.
   const ModelConfig* config_or_null() const { return config ? &*config : nullptr; }
+
+ private:
+  static std::shared_ptr<ModelStorage> make_storage();
 };
 
 struct ModelOptions {

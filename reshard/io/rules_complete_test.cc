@@ -9,6 +9,7 @@
 #include <set>
 
 #include "reshard/io/rules_file.h"
+#include "reshard/model/config_values.h"
 #include "reshard/model/families.h"
 
 namespace reshard {

@@ -8,6 +8,7 @@
 #include "reshard/io/make_layout.h"
 #include "reshard/io/open_model.h"
 #include "reshard/io/rules_file.h"
+#include "reshard/model/config_values.h"
 #include "reshard/model/families.h"
 #include "reshard/model/layout_diff.h"
 

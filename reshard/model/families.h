@@ -8,16 +8,19 @@
 #include <string_view>
 #include <vector>
 
-#include "reshard/model/config.h"
-#include "reshard/model/config_values.h"
-#include "reshard/model/families/dtensor.h"
-#include "reshard/model/families/explicit.h"
-#include "reshard/model/families/rules.h"
-#include "reshard/model/families/transformers_modules.h"
 #include "reshard/model/layout_spec.h"
 #include "reshard/model/model_layout.h"
 
 namespace reshard {
+
+struct ConfigValues;
+struct DTensorMesh;
+struct DTensorSet;
+struct ExplicitLayout;
+struct ModelConfig;
+struct ModuleTensor;
+struct PlacedTensor;
+struct RuleSet;
 
 /// The logical expert of each physical one: one list for all layers with experts, or one list per
 /// layer.

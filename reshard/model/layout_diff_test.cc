@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Protects: layouts differ if and only if a local tensor of a rank does, and it is named.
 #include "reshard/model/layout_diff.h"
+#include "reshard/model/families/explicit.h"
 
 #include <gtest/gtest.h>
 

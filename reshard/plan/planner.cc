@@ -20,6 +20,9 @@
 #include "reshard/base/hash.h"
 #include "reshard/base/int128.h"
 #include "reshard/index/region.h"
+#include "reshard/plan/balance.h"
+#include "reshard/plan/demand_line.h"
+#include "reshard/plan/replica_map.h"
 
 namespace reshard {
 namespace {
@@ -106,10 +109,67 @@ bool by_peer(Rank a_peer, const Transfer& a, Rank b_peer, const Transfer& b) {
 
 }  // namespace
 
-Result<Planner> Planner::make(std::shared_ptr<const ModelLayout> source,
-                              std::shared_ptr<const ModelLayout> target, PlanOptions options) {
+/// The immutable content of a planner.
+class Planner::State {
+ public:
+  static Result<std::unique_ptr<const State>> make(std::shared_ptr<const ModelLayout> source,
+                                                   std::shared_ptr<const ModelLayout> target,
+                                                   const PlanOptions& options);
+
+  const std::shared_ptr<const ModelLayout>& source() const { return source_; }
+  const std::shared_ptr<const ModelLayout>& target() const { return target_; }
+  const RankSet& ranks() const { return ranks_; }
+  bool moves(TensorId id) const { return pair_of_[id.index()].value() >= 0; }
+  StoredForm wire_form(TensorId id) const;
+  int element_bits(TensorId id) const { return bits(wire_form(id).dtype); }
+  Index optimal_max() const { return balance_.optimal_max; }
+  Index min_transfers() const;
+  std::uint64_t digest() const { return digest_; }
+
+  /// Calls f(tensor, source, slices of a piece, range of slices) for each delivery to `dst`.
+  template <class F>
+  void visit_deliveries(Rank dst, F&& f) const;
+  void add_sends(Rank r, std::vector<Transfer>& out) const;
+
+ private:
+  /// The intersection of a source cell and a destination cell.
+  struct Piece {
+    Box box;
+    Index bytes = 0;
+    SetId wanting;  ///< all destination ranks.
+    std::int32_t supply = -1;
+    SetId holders, remote;  ///< source ranks; destination ranks that do not hold the piece.
+  };
+  /// Identifies the pieces of all tensors with the same source list, destination list and element
+  /// size.
+  using PairId = StrongInt<struct PairTag>;
+  struct SendContext;
+
+  Result<> pair_tensors(const PlanOptions& options);
+  Result<std::vector<Piece>> intersect_cells(TensorId tensor, ReplicaMap::ListId from,
+                                             ReplicaMap::ListId to);
+  void find_demand();
+  void make_digest(const PlanOptions& options);
+
+  std::shared_ptr<const ModelLayout> source_, target_;
+  RankSet ranks_;
+  std::unique_ptr<RankSets> sets_;
+  std::unique_ptr<ReplicaMap> from_, to_;
+  std::vector<PairId> pair_of_;             ///< per tensor; -1 if it does not move.
+  std::vector<std::vector<Piece>> pieces_;  ///< per pair.
+  std::vector<Index> tensors_of_pair_;      ///< per pair: number of tensors.
+  std::vector<Supply> supplies_;
+  std::vector<DemandLine> demand_;  ///< per supply.
+  Balance balance_;
+  std::uint64_t digest_ = 0;
+};
+
+Result<std::unique_ptr<const Planner::State>> Planner::State::make(
+    std::shared_ptr<const ModelLayout> source, std::shared_ptr<const ModelLayout> target,
+    const PlanOptions& options) {
   RESHARD_CHECK(source->model().digest() == target->model().digest());
-  Planner p;
+  auto made = std::make_unique<State>();
+  State& p = *made;
   p.ranks_ = source->ranks() | target->ranks();
   if (p.ranks_.size() > kMaxPlanRanks)
     return fail(Code::unsupported,
@@ -124,10 +184,10 @@ Result<Planner> Planner::make(std::shared_ptr<const ModelLayout> source,
   p.find_demand();
   p.balance_ = balance(p.supplies_);
   p.make_digest(options);
-  return p;
+  return made;
 }
 
-Index Planner::min_transfers() const {
+Index Planner::State::min_transfers() const {
   Index all = 0;
   for (std::size_t p = 0; p < pieces_.size(); ++p) {
     Index of_a_tensor = 0;
@@ -137,12 +197,12 @@ Index Planner::min_transfers() const {
   return all;
 }
 
-StoredForm Planner::wire_form(TensorId id) const {
+StoredForm Planner::State::wire_form(TensorId id) const {
   const StoredForm from = source_->form(id), to = target_->form(id);
   return bits(from.dtype) < bits(to.dtype) ? from : to;
 }
 
-Result<> Planner::pair_tensors(const PlanOptions& options) {
+Result<> Planner::State::pair_tensors(const PlanOptions& options) {
   const ModelSpec& model = source_->model();
   RESHARD_TRY(find_all(options.only, "selected", model));
   RESHARD_TRY(find_all(options.ignore, "ignored", model));
@@ -181,9 +241,9 @@ Result<> Planner::pair_tensors(const PlanOptions& options) {
   return {};
 }
 
-Result<std::vector<Planner::Piece>> Planner::intersect_cells(TensorId tensor,
-                                                             ReplicaMap::ListId from,
-                                                             ReplicaMap::ListId to) {
+Result<std::vector<Planner::State::Piece>> Planner::State::intersect_cells(TensorId tensor,
+                                                                           ReplicaMap::ListId from,
+                                                                           ReplicaMap::ListId to) {
   const int width = element_bits(tensor);
   std::vector<Piece> pieces;
   for (const Cell& want : to_->cells(to)) {
@@ -211,7 +271,7 @@ Result<std::vector<Planner::Piece>> Planner::intersect_cells(TensorId tensor,
   return pieces;
 }
 
-void Planner::find_demand() {
+void Planner::State::find_demand() {
   std::map<SetId, std::int32_t> supply_of;
   std::vector<std::map<SetId, Index>> wanted;  // per supply: bytes by set of remote ranks
   for (std::size_t p = 0; p < pieces_.size(); ++p) {
@@ -238,7 +298,7 @@ void Planner::find_demand() {
   }
 }
 
-void Planner::make_digest(const PlanOptions& options) {
+void Planner::State::make_digest(const PlanOptions& options) {
   Digest d;
   d.add(kPlanVersion).add(source_->digest()).add(target_->digest()).add(options.ignore.size());
   for (const std::string& name : options.ignore) d.add(name);
@@ -250,7 +310,7 @@ void Planner::make_digest(const PlanOptions& options) {
 }
 
 template <class F>
-void Planner::visit_deliveries(Rank dst, F&& f) const {
+void Planner::State::visit_deliveries(Rank dst, F&& f) const {
   if (!target_->ranks().contains(dst)) return;
   struct Mine {
     const Piece* piece;
@@ -285,20 +345,8 @@ void Planner::visit_deliveries(Rank dst, F&& f) const {
   }
 }
 
-void Planner::for_each_delivery(Rank dst, const std::function<void(const Transfer&)>& f) const {
-  visit_deliveries(dst, [&](TensorId tensor, Rank src, const Slices& slices, Interval range) {
-    f({tensor, src, dst, slices.box(range)});
-  });
-}
-
-void Planner::for_each_delivered_bytes(Rank dst, const std::function<void(Rank, Index)>& f) const {
-  visit_deliveries(dst, [&](TensorId, Rank src, const Slices& slices, Interval range) {
-    f(src, slices.bytes(range));
-  });
-}
-
 /// A supply that a rank has a share of, with the destinations that receive from this share.
-struct Planner::SendContext {
+struct Planner::State::SendContext {
   Index begin = 0, end = 0;  ///< the rank's share of the line.
   struct To {
     Rank rank;
@@ -307,7 +355,7 @@ struct Planner::SendContext {
   std::vector<To> to;
 };
 
-void Planner::add_sends(Rank r, std::vector<Transfer>& out) const {
+void Planner::State::add_sends(Rank r, std::vector<Transfer>& out) const {
   std::map<std::int32_t, SendContext> contexts;
   for (std::size_t s = 0; s < supplies_.size(); ++s) {
     const auto& shares = balance_.shares[s];
@@ -353,11 +401,45 @@ void Planner::add_sends(Rank r, std::vector<Transfer>& out) const {
   }
 }
 
+Result<Planner> Planner::make(std::shared_ptr<const ModelLayout> source,
+                              std::shared_ptr<const ModelLayout> target, PlanOptions options) {
+  return Planner(RESHARD_TRY(State::make(std::move(source), std::move(target), options)));
+}
+
+Planner::Planner(std::unique_ptr<const State> state) : state_(std::move(state)) {}
+Planner::Planner(Planner&&) noexcept = default;
+Planner& Planner::operator=(Planner&&) noexcept = default;
+Planner::~Planner() = default;
+
+const std::shared_ptr<const ModelLayout>& Planner::shared_source() const {
+  return state_->source();
+}
+const std::shared_ptr<const ModelLayout>& Planner::shared_target() const {
+  return state_->target();
+}
+bool Planner::moves(TensorId id) const { return state_->moves(id); }
+StoredForm Planner::wire_form(TensorId id) const { return state_->wire_form(id); }
+Index Planner::min_transfers() const { return state_->min_transfers(); }
+const RankSet& Planner::ranks() const { return state_->ranks(); }
+Index Planner::optimal_max_egress_bytes() const { return state_->optimal_max(); }
+std::uint64_t Planner::digest() const { return state_->digest(); }
+
+void Planner::for_each_delivery(Rank dst, const std::function<void(const Transfer&)>& f) const {
+  state_->visit_deliveries(dst, [&](TensorId tensor, Rank src, const Slices& slices,
+                                    Interval range) { f({tensor, src, dst, slices.box(range)}); });
+}
+
+void Planner::for_each_delivered_bytes(Rank dst, const std::function<void(Rank, Index)>& f) const {
+  state_->visit_deliveries(dst, [&](TensorId, Rank src, const Slices& slices, Interval range) {
+    f(src, slices.bytes(range));
+  });
+}
+
 RankPlan Planner::rank_plan(Rank r) const {
   RankPlan plan{r, {}, {}, {}};
   for_each_delivery(
       r, [&](const Transfer& t) { (t.src == r ? plan.locals : plan.recvs).push_back(t); });
-  add_sends(r, plan.sends);
+  state_->add_sends(r, plan.sends);
   std::sort(plan.sends.begin(), plan.sends.end(),
             [](const Transfer& a, const Transfer& b) { return by_peer(a.dst, a, b.dst, b); });
   std::sort(plan.recvs.begin(), plan.recvs.end(),

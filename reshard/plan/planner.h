@@ -8,9 +8,6 @@
 #include <vector>
 
 #include "reshard/model/model_layout.h"
-#include "reshard/plan/balance.h"
-#include "reshard/plan/demand_line.h"
-#include "reshard/plan/replica_map.h"
 
 namespace reshard {
 
@@ -68,15 +65,19 @@ class Planner {
   static Result<Planner> make(std::shared_ptr<const ModelLayout> source,
                               std::shared_ptr<const ModelLayout> target, PlanOptions options = {});
 
-  const ModelLayout& source() const { return *source_; }
-  const ModelLayout& target() const { return *target_; }
-  const std::shared_ptr<const ModelLayout>& shared_source() const { return source_; }
-  const std::shared_ptr<const ModelLayout>& shared_target() const { return target_; }
+  Planner(Planner&&) noexcept;
+  Planner& operator=(Planner&&) noexcept;
+  ~Planner();
+
+  const ModelLayout& source() const { return *shared_source(); }
+  const ModelLayout& target() const { return *shared_target(); }
+  const std::shared_ptr<const ModelLayout>& shared_source() const;
+  const std::shared_ptr<const ModelLayout>& shared_target() const;
 
   /// True if the plan moves the tensor: it is selected, not empty, and on both sides.
-  bool moves(TensorId id) const { return pair_of_[id.index()].value() >= 0; }
+  bool moves(TensorId id) const;
   /// From the stored form of the source to that of the target.
-  Conversion conversion(TensorId id) const { return {source_->form(id), target_->form(id)}; }
+  Conversion conversion(TensorId id) const { return {source().form(id), target().form(id)}; }
   /// The form of the values on the wire: the narrower of both sides; the target's if both have the
   /// same width.
   StoredForm wire_form(TensorId id) const;
@@ -96,50 +97,18 @@ class Planner {
   Index min_transfers() const;
 
   /// Ranks of either layout.
-  const RankSet& ranks() const { return ranks_; }
+  const RankSet& ranks() const;
   /// The least possible load of the busiest sender for the given replicas, in bytes (see
   /// Balance::optimal_max).
-  Index optimal_max_egress_bytes() const { return balance_.optimal_max; }
+  Index optimal_max_egress_bytes() const;
 
   /// Equal on all ranks if and only if their plans are equal. Compared before the first byte moves.
-  std::uint64_t digest() const { return digest_; }
+  std::uint64_t digest() const;
 
  private:
-  /// The intersection of a source cell and a destination cell.
-  struct Piece {
-    Box box;
-    Index bytes = 0;
-    SetId wanting;  ///< all destination ranks.
-    std::int32_t supply = -1;
-    SetId holders, remote;  ///< source ranks; destination ranks that do not hold the piece.
-  };
-  /// Identifies the pieces of all tensors with the same source list, destination list and element
-  /// size.
-  using PairId = StrongInt<struct PairTag>;
-  struct SendContext;
-
-  Planner() = default;
-  Result<> pair_tensors(const PlanOptions& options);
-  Result<std::vector<Piece>> intersect_cells(TensorId tensor, ReplicaMap::ListId from,
-                                             ReplicaMap::ListId to);
-  void find_demand();
-  void make_digest(const PlanOptions& options);
-  /// Calls f(tensor, source, slices of a piece, range of slices) for each delivery to `dst`.
-  template <class F>
-  void visit_deliveries(Rank dst, F&& f) const;
-  void add_sends(Rank r, std::vector<Transfer>& out) const;
-
-  std::shared_ptr<const ModelLayout> source_, target_;
-  RankSet ranks_;
-  std::unique_ptr<RankSets> sets_;
-  std::unique_ptr<ReplicaMap> from_, to_;
-  std::vector<PairId> pair_of_;             ///< per tensor; -1 if it does not move.
-  std::vector<std::vector<Piece>> pieces_;  ///< per pair.
-  std::vector<Index> tensors_of_pair_;      ///< per pair: number of tensors.
-  std::vector<Supply> supplies_;
-  std::vector<DemandLine> demand_;  ///< per supply.
-  Balance balance_;
-  std::uint64_t digest_ = 0;
+  class State;
+  explicit Planner(std::unique_ptr<const State> state);
+  std::unique_ptr<const State> state_;
 };
 
 }  // namespace reshard

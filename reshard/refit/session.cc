@@ -17,6 +17,7 @@
 #include "reshard/refit/session/addresses.h"
 #include "reshard/refit/session/begin.h"
 #include "reshard/refit/session/gpu_memory_watch.h"
+#include "reshard/trace/refit_tracer.h"
 
 namespace reshard {
 

@@ -9,10 +9,12 @@
 #include <string_view>
 #include <vector>
 
-#include "reshard/exec/rank_refit.h"
+#include "reshard/exec/refit_options.h"
 #include "reshard/refit/session_report.h"
 #include "reshard/refit/session_side.h"
-#include "reshard/trace/refit_tracer.h"
+#include "reshard/trace/trace_options.h"
+#include "reshard/trace/why_slow.h"
+#include "reshard/transport/transport.h"
 
 namespace reshard {
 

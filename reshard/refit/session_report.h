@@ -4,7 +4,7 @@
 #include <cstdint>
 
 #include "reshard/base/ids.h"
-#include "reshard/exec/refit_report.h"
+#include "reshard/exec/refit_options.h"
 
 namespace reshard {
 

@@ -6,20 +6,11 @@
 #include <vector>
 
 #include "reshard/trace/recorder.h"
+#include "reshard/trace/trace_options.h"
 #include "reshard/trace/why_slow.h"
 #include "reshard/transport/transport.h"
 
 namespace reshard {
-
-/// The options of the trace of a refit.
-struct TraceOptions {
-  /// The file that rank 0 writes after each refit, replacing the last one; docs/trace.md has its
-  /// content. Empty: no trace. Ranks that are not 0 only need it not to be empty.
-  std::string path;
-  /// Rate of a plain copy (exec/plain_copy.h) of one rank's threads while all ranks copy, for the
-  /// bound that refits are compared with. 0: the best rate in the traced refit.
-  double copy_bytes_per_second = 0;
-};
 
 /// Traces the refits of one rank: records, gathers, and writes. Used by the thread that refits.
 class RefitTracer {

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "reshard/base/result.h"
+#include "reshard/trace/events.h"
 #include "reshard/trace/why_slow.h"
 
 namespace reshard::trace {

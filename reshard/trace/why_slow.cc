@@ -10,6 +10,7 @@
 
 #include "reshard/base/number_text.h"
 #include "reshard/trace/busy_time.h"
+#include "reshard/trace/events.h"
 #include "reshard/trace/message_pairs.h"
 
 namespace reshard {

@@ -3,9 +3,12 @@
 
 #include <string>
 
-#include "reshard/trace/events.h"
+#include "reshard/base/ids.h"
+#include "reshard/index/interval.h"
 
 namespace reshard {
+
+struct GroupTrace;
 
 /// The breakdown of a traced refit's seconds, in the words of a Simulation (simulate/simulate.h).
 /// Without events that move bytes, all of it is zero, and ranks are -1.

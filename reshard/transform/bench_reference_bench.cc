@@ -6,7 +6,7 @@
 #include <cstring>
 
 #include "reshard/base/hash.h"
-#include "reshard/transform/bench_reference.h"
+#include "reshard/transform/bench_reference_testutil.h"
 #include "reshard/transform/copy.h"
 #include "reshard/transform/simd.h"
 

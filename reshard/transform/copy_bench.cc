@@ -7,7 +7,7 @@
 #include <thread>
 #include <vector>
 
-#include "reshard/transform/bench_reference.h"
+#include "reshard/transform/bench_reference_testutil.h"
 #include "reshard/transform/copy.h"
 
 namespace reshard {

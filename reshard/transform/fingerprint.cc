@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "reshard/base/hash.h"
+#include "reshard/transform/fingerprint_key.h"
 #include "reshard/transform/kernels/fingerprint_kernels.h"
 #include "reshard/transform/simd.h"
 

@@ -4,8 +4,9 @@
 #include <cstdio>
 #include <cstdlib>
 
-#include "reshard/transform/bench_reference.h"
+#include "reshard/transform/bench_reference_testutil.h"
 #include "reshard/transform/fingerprint.h"
+#include "reshard/transform/fingerprint_key.h"
 #include "reshard/transform/simd.h"
 
 namespace reshard {

@@ -2,6 +2,7 @@
 // Protects: the fingerprint is the sum of its definition, whatever the boxes, strides, dtype and
 // instruction set, and it changes when the tensor does.
 #include "reshard/transform/fingerprint.h"
+#include "reshard/transform/fingerprint_key.h"
 
 #include <gtest/gtest.h>
 #include <rapidcheck/gtest.h>

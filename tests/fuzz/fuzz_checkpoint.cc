@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "reshard/base/check.h"
+#include "reshard/io/checkpoint/model_storage.h"
 #include "reshard/io/files/json.h"
 #include "reshard/io/open_model.h"
 
@@ -70,13 +71,13 @@ void compute(const CanonicalTensor& t, const MergedTensor& values) {
 }
 
 void compute_all(const Model& model) {
-  for (const auto& [name, codes] : model.decoded) {
+  for (const auto& [name, codes] : model.storage->decoded) {
     const auto id = model.tensors->find(name);
     const auto checked = check_codes(name, codes);
     if (!checked) check_error(checked.error());
     if (id && checked) compute((*model.tensors)[*id], {.base = codes});
   }
-  for (const auto& [name, weight] : model.merged) {
+  for (const auto& [name, weight] : model.storage->merged) {
     const auto* codes = std::get_if<CodedTensor>(&weight.values.base);
     if (codes == nullptr || check_codes(name, *codes))
       compute((*model.tensors)[*model.tensors->find(name)], weight.values);

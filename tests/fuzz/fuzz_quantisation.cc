@@ -8,6 +8,7 @@
 #include "reshard/io/checkpoint/stored_model.h"
 #include "reshard/io/hf/code_form.h"
 #include "reshard/io/hf/quantization.h"
+#include "reshard/model/quant/codes.h"
 #include "reshard/transform/quantise.h"
 
 namespace {

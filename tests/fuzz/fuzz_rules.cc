@@ -7,6 +7,7 @@
 
 #include "reshard/base/check.h"
 #include "reshard/io/rules_file.h"
+#include "reshard/model/config_values.h"
 #include "reshard/model/families.h"
 
 namespace {

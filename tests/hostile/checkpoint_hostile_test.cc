@@ -7,6 +7,7 @@
 #include <functional>
 
 #include "reshard/io/checkpoint/checkpoint.h"
+#include "reshard/io/checkpoint/index.h"
 #include "reshard/io/files/temp_dir_testutil.h"
 
 namespace reshard {

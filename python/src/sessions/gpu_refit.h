@@ -4,7 +4,7 @@
 
 #include "python/src/plan.h"
 #include "python/src/tensors/buffers.h"
-#include "reshard/exec/refit_report.h"
+#include "reshard/exec/refit_options.h"
 #include "reshard/refit/device_refit.h"
 
 namespace reshard::python {

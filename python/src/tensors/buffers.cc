@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <unordered_map>
 
+#include "reshard/io/files/mapped_file.h"
+
 #include "python/src/tensors/exported.h"
 
 namespace reshard::python {

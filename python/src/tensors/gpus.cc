@@ -80,7 +80,7 @@ const std::shared_ptr<const cuda::Device>& gpu(int ordinal) {
                       gpu_text(ordinal), all.process));
   auto& found = all.open[ordinal];
   if (found == nullptr) {
-    found = unwrap(cuda::Device::open(*unwrap(cuda::load_driver()), ordinal));
+    found = unwrap(cuda::Device::open(ordinal));
     all.process = ::getpid();
   }
   return found;

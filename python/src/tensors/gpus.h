@@ -15,7 +15,7 @@ namespace reshard::python {
 
 /// The GPU of this number, as CUDA counts those that it sees. Opened in the first call, once per
 /// process, and never closed: torch uses the same context. Needs no GIL. Throws what
-/// cuda::load_driver() and Device::open() fail with; `invalid_argument` in a process that was
+/// Device::open() fails with; `invalid_argument` in a process that was
 /// forked from one that had opened a GPU.
 const std::shared_ptr<const cuda::Device>& gpu(int ordinal);
 

@@ -11,6 +11,7 @@
 
 #include "reshard/io/checkpoint/index.h"
 #include "reshard/io/files/json.h"
+#include "reshard/io/files/mapped_file.h"
 
 namespace reshard::output {
 namespace {

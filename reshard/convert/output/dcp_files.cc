@@ -7,6 +7,7 @@
 
 #include "reshard/convert/output/output_files.h"
 #include "reshard/io/checkpoint/index.h"
+#include "reshard/io/checkpoint/pieces.h"
 #include "reshard/io/checkpoint/safetensors_writer.h"
 #include "reshard/io/dcp/dcp_writer.h"
 

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "reshard/io/files/mapped_file.h"
+#include "reshard/transform/fingerprint_key.h"
 
 namespace reshard::output {
 

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "reshard/transform/fingerprint.h"
+#include "reshard/transform/fingerprint_key.h"
 
 namespace reshard::output {
 

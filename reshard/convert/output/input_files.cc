@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <filesystem>
 
+#include "reshard/io/checkpoint/index.h"
+#include "reshard/io/checkpoint/model_storage.h"
 #include "reshard/io/files/writers.h"
 
 namespace reshard::output {
@@ -50,7 +52,7 @@ void InputFiles::add_adapter(const std::string& folder) {
 void InputFiles::add(const Model& model) {
   for (std::size_t i = 0; i < model.weights->num_files(); ++i)
     mapped_.push_back(&model.weights->mapping(i));
-  for (const SafetensorsFile& file : model.adapters) mapped_.push_back(&file.mapping());
+  for (const SafetensorsFile& file : model.storage->adapters) mapped_.push_back(&file.mapping());
 }
 
 void InputFiles::add_to(Digest& digest) const {

@@ -10,6 +10,7 @@
 #include "reshard/io/files/json.h"
 #include "reshard/io/hf/config.h"
 #include "reshard/io/hf/quantization.h"
+#include "reshard/io/layout_side.h"
 
 namespace reshard::output {
 namespace {

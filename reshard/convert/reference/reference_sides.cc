@@ -8,6 +8,7 @@
 #include "reshard/convert/conversion_routes.h"
 #include "reshard/convert/reference/value_source.h"
 #include "reshard/exec/verify/fingerprints.h"
+#include "reshard/io/layout_side.h"
 #include "reshard/memory/available_memory.h"
 
 namespace reshard {

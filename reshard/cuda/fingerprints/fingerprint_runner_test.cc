@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Protects: a GPU's fingerprint of any box, stored anyhow, is fingerprint()'s on a host.
 #include "reshard/cuda/fingerprints/fingerprint_runner.h"
+#include "reshard/transform/fingerprint_key.h"
 
 #include <gtest/gtest.h>
 #include <rapidcheck/gtest.h>

@@ -7,6 +7,7 @@
 #include "reshard/base/result.h"
 #include "reshard/cuda/fingerprints/fingerprint_tiles.h"
 #include "reshard/transform/fingerprint.h"
+#include "reshard/transform/fingerprint_key.h"
 
 namespace reshard::cuda {
 

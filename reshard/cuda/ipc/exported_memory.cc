@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include "reshard/cuda/driver.h"
 #include "reshard/cuda/ipc/memory_key.h"
 #include "reshard/cuda/ipc/process_files.h"
 #include "reshard/cuda/memory.h"

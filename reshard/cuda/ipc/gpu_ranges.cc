@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "reshard/base/hash.h"
+#include "reshard/cuda/driver.h"
 
 namespace reshard {
 namespace {

@@ -7,6 +7,7 @@
 #include <mutex>
 #include <tuple>
 
+#include "reshard/cuda/driver.h"
 #include "reshard/cuda/ipc/gpu_ranges.h"
 #include "reshard/cuda/ipc/memory_key.h"
 #include "reshard/cuda/ipc/process_files.h"

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "reshard/base/bytes.h"
+#include "reshard/cuda/driver.h"
 
 namespace reshard::ipc {
 namespace {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "reshard/cuda/driver.h"
 #include "reshard/cuda/stream.h"
 #include "reshard/cuda/tiles/tiles.h"
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Tables refuse what a GPU cannot do; a launch makes no call but launches, and reports its faults.
 #include "reshard/cuda/tiles/matrix_table.h"
+#include "reshard/cuda/driver.h"
 
 #include <gtest/gtest.h>
 

@@ -8,12 +8,14 @@
 #include <cstring>
 #include <functional>
 
+#include "reshard/cuda/driver.h"
 #include "reshard/cuda/emulated_gpu_testutil.h"
 #include "reshard/cuda/gpu_testutil.h"
 #include "reshard/cuda/ipc/exported_memory.h"
 #include "reshard/cuda/ipc/imported_memory.h"
 #include "reshard/cuda/ipc/memory_key.h"
 #include "reshard/cuda/ipc/process_files.h"
+#include "reshard/cuda/kernel_image.h"
 #include "reshard/cuda/mapped_memory_testutil.h"
 #include "reshard/cuda/memory.h"
 #include "reshard/transport/testing/rank_processes_testutil.h"

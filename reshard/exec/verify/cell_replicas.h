@@ -11,6 +11,7 @@
 #include "reshard/plan/replica_map.h"
 #include "reshard/transform/convert.h"
 #include "reshard/transform/fingerprint.h"
+#include "reshard/transform/fingerprint_key.h"
 #include "reshard/transport/deadline.h"
 
 namespace reshard {

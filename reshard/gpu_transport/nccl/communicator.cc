@@ -6,6 +6,8 @@
 #include <chrono>
 #include <thread>
 
+#include "reshard/cuda/driver.h"
+
 namespace reshard::nccl {
 namespace {
 

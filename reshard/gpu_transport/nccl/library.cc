@@ -4,6 +4,7 @@
 #include <dlfcn.h>
 #include <fmt/format.h>
 
+#include "reshard/cuda/driver.h"
 #include "reshard/gpu_transport/library_file.h"
 
 namespace reshard::nccl {

@@ -5,6 +5,8 @@
 
 #include <cstring>
 
+#include "reshard/cuda/driver.h"
+#include "reshard/cuda/kernel_image.h"
 #include "reshard/gpu_transport/nccl/group.h"
 #include "reshard/gpu_transport/nccl/transport.h"
 

@@ -9,6 +9,7 @@
 #include <span>
 #include <utility>
 
+#include "reshard/cuda/driver.h"
 #include "reshard/cuda/emulated_gpu_testutil.h"
 #include "reshard/cuda/gpu_testutil.h"
 #include "reshard/cuda/memory.h"

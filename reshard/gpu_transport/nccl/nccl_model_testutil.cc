@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "reshard/base/hash.h"
+#include "reshard/cuda/driver.h"
 #include "reshard/cuda/emulated_gpu_testutil.h"
 
 namespace reshard::nccl {

@@ -8,6 +8,7 @@
 #include <thread>
 #include <utility>
 
+#include "reshard/cuda/driver.h"
 #include "reshard/transport/checks.h"
 
 namespace reshard::nvshmem {

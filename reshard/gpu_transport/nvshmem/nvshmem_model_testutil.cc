@@ -11,6 +11,7 @@
 
 #include "reshard/base/check.h"
 #include "reshard/base/hash.h"
+#include "reshard/cuda/driver.h"
 #include "reshard/cuda/emulated_machine_testutil.h"
 #include "reshard/cuda/gpu_testutil.h"
 #include "reshard/cuda/memory.h"

@@ -14,6 +14,7 @@
 #include <thread>
 #include <utility>
 
+#include "reshard/cuda/driver.h"
 #include "reshard/transport/deadline_wait.h"
 
 namespace reshard::nvshmem {

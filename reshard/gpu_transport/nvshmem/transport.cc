@@ -7,6 +7,9 @@
 #include <thread>
 #include <utility>
 
+#include "reshard/cuda/driver.h"
+#include "reshard/cuda/kernel_image.h"
+
 namespace reshard::nvshmem {
 namespace {
 

@@ -10,6 +10,9 @@
 #include <utility>
 
 #include "reshard/base/check.h"
+#include "reshard/io/checkpoint/index.h"
+#include "reshard/io/checkpoint/pieces.h"
+#include "reshard/io/checkpoint/safetensors.h"
 #include "reshard/io/dcp/open_folder.h"
 #include "reshard/io/dcp/sharded_files.h"
 #include "reshard/io/files/json.h"
@@ -163,6 +166,131 @@ Result<> check_whole(const SafetensorsFile& file) {
 
 }  // namespace
 
+class Checkpoint::State {
+ public:
+  using List = std::vector<CheckpointTensor>;
+
+  static Result<std::unique_ptr<State>> open_file(const std::string& path);
+  static Result<std::unique_ptr<State>> open_hf_index(const std::string& path);
+  static Result<std::unique_ptr<State>> open_rank_index(const std::string& path);
+  static Result<std::unique_ptr<State>> open_dcp(const std::string& path);
+  static Result<std::unique_ptr<State>> open_sharded(const std::string& folder,
+                                                     const std::vector<std::string>& paths);
+  const MappedFile& mapping(std::size_t file) const {
+    return files.empty() ? mapped[file] : files[file].mapping();
+  }
+
+  Kind kind = Kind::hf;
+  std::string folder;
+  std::string layout;
+  std::vector<SafetensorsFile> files;
+  std::vector<MappedFile> mapped;  ///< instead of `files` if kind is dcp.
+  TensorPieces pieces;
+  std::vector<List> lists;
+  std::vector<std::size_t> list_of_rank;
+
+ private:
+  static Result<std::unique_ptr<State>> of_pieces(const std::string& path,
+                                                  std::vector<MappedFile> files,
+                                                  TensorPieces pieces, List list);
+  List list_file(std::size_t file) const;
+};
+
+Checkpoint::State::List Checkpoint::State::list_file(std::size_t file) const {
+  List tensors;
+  for (const auto& tensor : files[file].tensors()) tensors.push_back({tensor, file});
+  sort_by_name(tensors);
+  return tensors;
+}
+
+Result<std::unique_ptr<Checkpoint::State>> Checkpoint::State::open_file(const std::string& path) {
+  auto made = std::make_unique<State>();
+  State& checkpoint = *made;
+  checkpoint.folder = folder_of(path);
+  checkpoint.files.push_back(RESHARD_TRY(SafetensorsFile::open(path)));
+  RESHARD_TRY(check_whole(checkpoint.files[0]));
+  checkpoint.lists.push_back(checkpoint.list_file(0));
+  checkpoint.list_of_rank = {0};
+  return made;
+}
+
+Result<std::unique_ptr<Checkpoint::State>> Checkpoint::State::open_hf_index(
+    const std::string& path) {
+  const auto text = RESHARD_TRY(read_text_file(path, kMaxIndexBytes));
+  auto weight_map = parse_hf_index(text);
+  if (!weight_map) return tl::unexpected(std::move(weight_map).error().in(path));
+  std::map<std::string, std::size_t> names;
+  for (const auto& [tensor, file] : *weight_map) names.emplace(file, 0);
+  auto made = std::make_unique<State>();
+  State& checkpoint = *made;
+  checkpoint.folder = folder_of(path);
+  checkpoint.files = RESHARD_TRY(open_files(path, names));
+  List all;
+  for (std::size_t i = 0; i < checkpoint.files.size(); ++i) {
+    auto list = checkpoint.list_file(i);
+    std::move(list.begin(), list.end(), std::back_inserter(all));
+  }
+  sort_by_name(all);
+  for (const SafetensorsFile& file : checkpoint.files) RESHARD_TRY(check_whole(file));
+  RESHARD_TRY(check_weight_map(path, *weight_map, names, all, checkpoint.files));
+  checkpoint.lists.push_back(std::move(all));
+  checkpoint.list_of_rank = {0};
+  return made;
+}
+
+Result<std::unique_ptr<Checkpoint::State>> Checkpoint::State::open_rank_index(
+    const std::string& path) {
+  const auto text = RESHARD_TRY(read_text_file(path, kMaxIndexBytes));
+  auto index = parse_rank_index(text);
+  if (!index) return tl::unexpected(std::move(index).error().in(path));
+  std::map<std::string, std::size_t> names;
+  for (const auto& file : index->files) names.emplace(file, 0);
+  auto made = std::make_unique<State>();
+  State& checkpoint = *made;
+  checkpoint.kind = Kind::ranks;
+  checkpoint.folder = folder_of(path);
+  checkpoint.layout = index->layout;
+  checkpoint.files = RESHARD_TRY(open_files(path, names));
+  for (std::size_t i = 0; i < checkpoint.files.size(); ++i)
+    checkpoint.lists.push_back(checkpoint.list_file(i));
+  for (const auto& file : index->files) checkpoint.list_of_rank.push_back(names.at(file));
+  return made;
+}
+
+Result<std::unique_ptr<Checkpoint::State>> Checkpoint::State::open_dcp(const std::string& path) {
+  auto folder = RESHARD_TRY(dcp::open_folder(path));
+  List list = list_of(folder.places);
+  auto made = RESHARD_TRY(
+      of_pieces(path, std::move(folder.files), std::move(folder.content), std::move(list)));
+  made->folder = folder_of(path);
+  return made;
+}
+
+Result<std::unique_ptr<Checkpoint::State>> Checkpoint::State::open_sharded(
+    const std::string& folder, const std::vector<std::string>& paths) {
+  auto opened = RESHARD_TRY(dcp::open_sharded_files(paths));
+  List list = list_of(opened.places);
+  auto made = RESHARD_TRY(
+      of_pieces(folder, std::move(opened.files), std::move(opened.content), std::move(list)));
+  made->folder = folder;
+  return made;
+}
+
+/// `path` is for errors.
+Result<std::unique_ptr<Checkpoint::State>> Checkpoint::State::of_pieces(
+    const std::string& path, std::vector<MappedFile> files, TensorPieces pieces, List list) {
+  auto made = std::make_unique<State>();
+  State& checkpoint = *made;
+  checkpoint.kind = Kind::dcp;
+  checkpoint.layout = "dcp";
+  checkpoint.mapped = std::move(files);
+  checkpoint.pieces = std::move(pieces);
+  RESHARD_TRY(sort_pieces(path, list));
+  checkpoint.lists.push_back(std::move(list));
+  checkpoint.list_of_rank = {0};
+  return made;
+}
+
 bool Checkpoint::is_in(const std::string& folder) {
   return !entries_in(folder).empty() || !dcp::sharded_files(folder).empty();
 }
@@ -171,152 +299,88 @@ Result<Checkpoint> Checkpoint::open(const std::string& path) {
   std::error_code ignored;
   if (fs::is_directory(path, ignored) && entries_in(path).empty())
     if (const auto files = dcp::sharded_files(path); !files.empty())
-      return open_sharded(path, files);
+      return Checkpoint(RESHARD_TRY(State::open_sharded(path, files)));
   const auto entry = fs::is_directory(path, ignored) ? RESHARD_TRY(find_entry(path)) : path;
-  if (entry.ends_with(".index.json")) return open_hf_index(entry);
-  if (entry.ends_with(".json")) return open_rank_index(entry);
-  if (fs::path(entry).filename() == kDcpFile) return open_dcp(entry);
-  return open_file(entry);
+  if (entry.ends_with(".index.json")) return Checkpoint(RESHARD_TRY(State::open_hf_index(entry)));
+  if (entry.ends_with(".json")) return Checkpoint(RESHARD_TRY(State::open_rank_index(entry)));
+  if (fs::path(entry).filename() == kDcpFile)
+    return Checkpoint(RESHARD_TRY(State::open_dcp(entry)));
+  return Checkpoint(RESHARD_TRY(State::open_file(entry)));
 }
 
-Checkpoint::List Checkpoint::list_file(std::size_t file) const {
-  List tensors;
-  for (const auto& tensor : files_[file].tensors()) tensors.push_back({tensor, file});
-  sort_by_name(tensors);
-  return tensors;
+Checkpoint::Checkpoint(std::unique_ptr<State> state) : state_(std::move(state)) {}
+Checkpoint::Checkpoint(Checkpoint&&) noexcept = default;
+Checkpoint& Checkpoint::operator=(Checkpoint&&) noexcept = default;
+Checkpoint::~Checkpoint() = default;
+
+Checkpoint::Kind Checkpoint::kind() const { return state_->kind; }
+const std::string& Checkpoint::folder() const { return state_->folder; }
+const std::vector<SafetensorsFile>& Checkpoint::files() const { return state_->files; }
+std::size_t Checkpoint::num_files() const { return state_->files.size() + state_->mapped.size(); }
+const MappedFile& Checkpoint::mapping(std::size_t file) const { return state_->mapping(file); }
+const TensorPieces& Checkpoint::pieces() const { return state_->pieces; }
+const std::string& Checkpoint::layout() const { return state_->layout; }
+int Checkpoint::world_size() const { return static_cast<int>(state_->list_of_rank.size()); }
+
+std::span<const std::byte> Checkpoint::data(const CheckpointTensor& tensor) const {
+  return mapping(tensor.file)
+      .bytes()
+      .subspan(static_cast<std::size_t>(tensor.offset), static_cast<std::size_t>(tensor.bytes));
 }
 
-Result<Checkpoint> Checkpoint::open_file(const std::string& path) {
-  Checkpoint checkpoint;
-  checkpoint.folder_ = folder_of(path);
-  checkpoint.files_.push_back(RESHARD_TRY(SafetensorsFile::open(path)));
-  RESHARD_TRY(check_whole(checkpoint.files_[0]));
-  checkpoint.lists_.push_back(checkpoint.list_file(0));
-  checkpoint.list_of_rank_ = {0};
-  return checkpoint;
-}
-
-Result<Checkpoint> Checkpoint::open_hf_index(const std::string& path) {
-  const auto text = RESHARD_TRY(read_text_file(path, kMaxIndexBytes));
-  auto weight_map = parse_hf_index(text);
-  if (!weight_map) return tl::unexpected(std::move(weight_map).error().in(path));
-  std::map<std::string, std::size_t> names;
-  for (const auto& [tensor, file] : *weight_map) names.emplace(file, 0);
-  Checkpoint checkpoint;
-  checkpoint.folder_ = folder_of(path);
-  checkpoint.files_ = RESHARD_TRY(open_files(path, names));
-  List all;
-  for (std::size_t i = 0; i < checkpoint.files_.size(); ++i) {
-    auto list = checkpoint.list_file(i);
-    std::move(list.begin(), list.end(), std::back_inserter(all));
-  }
-  sort_by_name(all);
-  for (const SafetensorsFile& file : checkpoint.files_) RESHARD_TRY(check_whole(file));
-  RESHARD_TRY(check_weight_map(path, *weight_map, names, all, checkpoint.files_));
-  checkpoint.lists_.push_back(std::move(all));
-  checkpoint.list_of_rank_ = {0};
-  return checkpoint;
-}
-
-Result<Checkpoint> Checkpoint::open_rank_index(const std::string& path) {
-  const auto text = RESHARD_TRY(read_text_file(path, kMaxIndexBytes));
-  auto index = parse_rank_index(text);
-  if (!index) return tl::unexpected(std::move(index).error().in(path));
-  std::map<std::string, std::size_t> names;
-  for (const auto& file : index->files) names.emplace(file, 0);
-  Checkpoint checkpoint;
-  checkpoint.kind_ = Kind::ranks;
-  checkpoint.folder_ = folder_of(path);
-  checkpoint.layout_ = index->layout;
-  checkpoint.files_ = RESHARD_TRY(open_files(path, names));
-  for (std::size_t i = 0; i < checkpoint.files_.size(); ++i)
-    checkpoint.lists_.push_back(checkpoint.list_file(i));
-  for (const auto& file : index->files) checkpoint.list_of_rank_.push_back(names.at(file));
-  return checkpoint;
-}
-
-Result<Checkpoint> Checkpoint::open_dcp(const std::string& path) {
-  auto folder = RESHARD_TRY(dcp::open_folder(path));
-  List list = list_of(folder.places);
-  auto checkpoint = RESHARD_TRY(
-      of_pieces(path, std::move(folder.files), std::move(folder.content), std::move(list)));
-  checkpoint.folder_ = folder_of(path);
-  return checkpoint;
-}
-
-Result<Checkpoint> Checkpoint::open_sharded(const std::string& folder,
-                                            const std::vector<std::string>& paths) {
-  auto opened = RESHARD_TRY(dcp::open_sharded_files(paths));
-  List list = list_of(opened.places);
-  auto checkpoint = RESHARD_TRY(
-      of_pieces(folder, std::move(opened.files), std::move(opened.content), std::move(list)));
-  checkpoint.folder_ = folder;
-  return checkpoint;
-}
-
-/// `path` is for errors.
-Result<Checkpoint> Checkpoint::of_pieces(const std::string& path, std::vector<MappedFile> files,
-                                         TensorPieces pieces, List list) {
-  Checkpoint checkpoint;
-  checkpoint.kind_ = Kind::dcp;
-  checkpoint.layout_ = "dcp";
-  checkpoint.mapped_ = std::move(files);
-  checkpoint.pieces_ = std::move(pieces);
-  RESHARD_TRY(sort_pieces(path, list));
-  checkpoint.lists_.push_back(std::move(list));
-  checkpoint.list_of_rank_ = {0};
-  return checkpoint;
+void Checkpoint::drop(const CheckpointTensor& tensor) const {
+  mapping(tensor.file).drop(tensor.offset, tensor.bytes);
 }
 
 std::vector<TensorSpec> Checkpoint::whole_tensors() const {
-  RESHARD_CHECK(kind_ != Kind::ranks);
-  if (kind_ == Kind::dcp) return pieces_.tensors;
+  RESHARD_CHECK(state_->kind != Kind::ranks);
+  if (state_->kind == Kind::dcp) return state_->pieces.tensors;
   std::vector<TensorSpec> all;
-  for (const SafetensorsFile& file : files_)
+  for (const SafetensorsFile& file : state_->files)
     all.insert(all.end(), file.tensors().begin(), file.tensors().end());
   return all;
 }
 
 Result<> Checkpoint::rename(const std::vector<Renaming>& renamed) {
-  RESHARD_CHECK(kind_ == Kind::dcp && renamed.size() == pieces_.tensors.size());
+  RESHARD_CHECK(state_->kind == Kind::dcp && renamed.size() == state_->pieces.tensors.size());
   std::map<std::string, std::string> locals;
-  for (TensorPiece& piece : pieces_.pieces) {
+  for (TensorPiece& piece : state_->pieces.pieces) {
     const std::string& name = renamed[piece.tensor].name;
     if (name.empty()) continue;
-    const std::size_t old = pieces_.tensors[piece.tensor].name.size();
+    const std::size_t old = state_->pieces.tensors[piece.tensor].name.size();
     std::string local = name + piece.local.substr(old);
     locals.emplace(std::exchange(piece.local, local), local);
   }
-  std::erase_if(pieces_.pieces,
+  std::erase_if(state_->pieces.pieces,
                 [&](const TensorPiece& piece) { return renamed[piece.tensor].name.empty(); });
   std::vector<std::size_t> place(renamed.size());
   std::vector<TensorSpec> tensors;
   for (std::size_t i = 0; i < renamed.size(); ++i) {
-    TensorSpec& tensor = pieces_.tensors[i];
+    TensorSpec& tensor = state_->pieces.tensors[i];
     place[i] = tensors.size();
     if (renamed[i].name.empty()) {
-      pieces_.others.push_back({std::move(tensor.name), renamed[i].kind});
+      state_->pieces.others.push_back({std::move(tensor.name), renamed[i].kind});
       continue;
     }
     tensor.name = renamed[i].name;
     tensors.push_back(std::move(tensor));
   }
-  pieces_.tensors = std::move(tensors);
-  for (TensorPiece& piece : pieces_.pieces) piece.tensor = place[piece.tensor];
-  std::erase_if(lists_[0],
+  state_->pieces.tensors = std::move(tensors);
+  for (TensorPiece& piece : state_->pieces.pieces) piece.tensor = place[piece.tensor];
+  std::erase_if(state_->lists[0],
                 [&](const CheckpointTensor& tensor) { return !locals.contains(tensor.name); });
-  for (CheckpointTensor& tensor : lists_[0]) tensor.name = locals.at(tensor.name);
-  return sort_pieces(folder_, lists_[0]);
+  for (CheckpointTensor& tensor : state_->lists[0]) tensor.name = locals.at(tensor.name);
+  return sort_pieces(state_->folder, state_->lists[0]);
 }
 
 const std::vector<CheckpointTensor>& Checkpoint::tensors() const {
-  RESHARD_CHECK(kind_ == Kind::hf);
-  return lists_[0];
+  RESHARD_CHECK(state_->kind == Kind::hf);
+  return state_->lists[0];
 }
 
 const std::vector<CheckpointTensor>& Checkpoint::tensors(Rank rank) const {
-  RESHARD_CHECK(kind_ != Kind::hf && rank.value() >= 0 && rank.value() < world_size());
-  return lists_[list_of_rank_[rank.index()]];
+  RESHARD_CHECK(state_->kind != Kind::hf && rank.value() >= 0 && rank.value() < world_size());
+  return state_->lists[state_->list_of_rank[rank.index()]];
 }
 
 Result<> Checkpoint::unchanged() const {
@@ -325,7 +389,7 @@ Result<> Checkpoint::unchanged() const {
 }
 
 std::optional<std::string> Checkpoint::config_path() const {
-  const auto path = in_folder(folder_, kConfigFile);
+  const auto path = in_folder(state_->folder, kConfigFile);
   return exists(path) ? std::optional(path) : std::nullopt;
 }
 

@@ -2,6 +2,8 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -10,11 +12,14 @@
 
 #include "reshard/base/ids.h"
 #include "reshard/base/result.h"
-#include "reshard/io/checkpoint/index.h"
-#include "reshard/io/checkpoint/pieces.h"
-#include "reshard/io/checkpoint/safetensors.h"
+#include "reshard/io/checkpoint/stored_tensor.h"
 
 namespace reshard {
+
+enum class EntryKind : std::uint8_t;
+class MappedFile;
+class SafetensorsFile;
+struct TensorPieces;
 
 /// A tensor of a checkpoint. Its bytes are in files()[file].
 struct CheckpointTensor : StoredTensor {
@@ -43,17 +48,18 @@ class Checkpoint {
   /// Whether a folder contains an index, the usual single file, or files of pieces (the first
   /// file's header is read). open() may still refuse it.
   static bool is_in(const std::string& folder);
+  Checkpoint(Checkpoint&&) noexcept;
+  Checkpoint& operator=(Checkpoint&&) noexcept;
+  ~Checkpoint();
 
-  Kind kind() const { return kind_; }
+  Kind kind() const;
   /// The folder of the files.
-  const std::string& folder() const { return folder_; }
+  const std::string& folder() const;
   /// The safetensors files; none if kind() is dcp.
-  const std::vector<SafetensorsFile>& files() const { return files_; }
-  std::size_t num_files() const { return files_.size() + mapped_.size(); }
+  const std::vector<SafetensorsFile>& files() const;
+  std::size_t num_files() const;
   /// A file, mapped. @pre file < num_files()
-  const MappedFile& mapping(std::size_t file) const {
-    return files_.empty() ? mapped_[file] : files_[file].mapping();
-  }
+  const MappedFile& mapping(std::size_t file) const;
 
   /// All tensors, sorted by name. @pre kind() == Kind::hf
   const std::vector<CheckpointTensor>& tensors() const;
@@ -64,31 +70,25 @@ class Checkpoint {
   /// @pre kind() != Kind::ranks
   std::vector<TensorSpec> whole_tensors() const;
   /// How tensors are stored in pieces; nothing unless kind() is dcp.
-  const TensorPieces& pieces() const { return pieces_; }
+  const TensorPieces& pieces() const;
   /// The new name of a tensor of pieces().tensors. If the name is empty, the tensor becomes an
   /// entry of pieces().others.
   struct Renaming {
     std::string name;
-    EntryKind kind = EntryKind::tensor;
+    EntryKind kind = {};  ///< EntryKind::tensor.
   };
   /// Errors: two pieces of one name. @pre kind() == Kind::dcp, one Renaming for each tensor
   Result<> rename(const std::vector<Renaming>& renamed);
   /// The layout's notation; empty for Kind::hf, "dcp" for Kind::dcp.
-  const std::string& layout() const { return layout_; }
+  const std::string& layout() const;
   /// The number of ranks; 1 for Kind::hf and Kind::dcp.
-  int world_size() const { return static_cast<int>(list_of_rank_.size()); }
+  int world_size() const;
 
   /// The tensor's bytes. Valid while this object, or the one it is moved to, lives.
   /// @pre `tensor` is one of this checkpoint's
-  std::span<const std::byte> data(const CheckpointTensor& tensor) const {
-    return mapping(tensor.file)
-        .bytes()
-        .subspan(static_cast<std::size_t>(tensor.offset), static_cast<std::size_t>(tensor.bytes));
-  }
+  std::span<const std::byte> data(const CheckpointTensor& tensor) const;
   /// Releases the memory of the tensor's bytes after they were read; see MappedFile::drop.
-  void drop(const CheckpointTensor& tensor) const {
-    mapping(tensor.file).drop(tensor.offset, tensor.bytes);
-  }
+  void drop(const CheckpointTensor& tensor) const;
 
   /// MappedFile::unchanged() of all files: call it after reading, before relying on what was read.
   Result<> unchanged() const;
@@ -97,26 +97,9 @@ class Checkpoint {
   std::optional<std::string> config_path() const;
 
  private:
-  using List = std::vector<CheckpointTensor>;
-
-  static Result<Checkpoint> open_file(const std::string& path);
-  static Result<Checkpoint> open_hf_index(const std::string& path);
-  static Result<Checkpoint> open_rank_index(const std::string& path);
-  static Result<Checkpoint> open_dcp(const std::string& path);
-  static Result<Checkpoint> open_sharded(const std::string& folder,
-                                         const std::vector<std::string>& paths);
-  static Result<Checkpoint> of_pieces(const std::string& path, std::vector<MappedFile> files,
-                                      TensorPieces pieces, List list);
-  List list_file(std::size_t file) const;
-
-  Kind kind_ = Kind::hf;
-  std::string folder_;
-  std::string layout_;
-  std::vector<SafetensorsFile> files_;
-  std::vector<MappedFile> mapped_;  ///< instead of files_ if kind() is dcp.
-  TensorPieces pieces_;
-  std::vector<List> lists_;
-  std::vector<std::size_t> list_of_rank_;
+  class State;
+  explicit Checkpoint(std::unique_ptr<State> state);
+  std::unique_ptr<State> state_;
 };
 
 /// Finds a tensor in a list sorted by name, or null.

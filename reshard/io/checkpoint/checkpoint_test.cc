@@ -2,6 +2,7 @@
 // Protects: each kind of checkpoint folder opens with exactly the tensors it has, and its index
 // text reads back.
 #include "reshard/io/checkpoint/checkpoint.h"
+#include "reshard/io/checkpoint/index.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

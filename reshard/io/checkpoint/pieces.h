@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "reshard/index/box.h"
-#include "reshard/io/checkpoint/safetensors.h"
+#include "reshard/io/checkpoint/stored_tensor.h"
 
 namespace reshard {
 
@@ -20,12 +20,12 @@ struct TensorPiece {
 };
 
 /// The kind of an entry of a checkpoint that is no tensor of the model.
-enum class EntryKind {
+enum class EntryKind : std::uint8_t {
+  tensor,         ///< a tensor that is none of the following.
   object,         ///< a pickled object of the trainer's.
   trainer_state,  ///< a tensor that is known to be no weight: the optimizer's, a gradient.
   copy,           ///< a tensor whose bytes are also there under the name that is used.
   unread,         ///< a tensor of a dtype or a number of dimensions that reshard does not have.
-  tensor,         ///< any other tensor.
 };
 
 /// An entry of a checkpoint that is no tensor of the model.

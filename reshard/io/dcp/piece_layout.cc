@@ -6,6 +6,7 @@
 #include <map>
 #include <string_view>
 
+#include "reshard/io/checkpoint/pieces.h"
 #include "reshard/io/files/json.h"
 #include "reshard/io/torch_dist/parameter.h"
 #include "reshard/model/explicit_slots.h"

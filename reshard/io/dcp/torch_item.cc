@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "reshard/io/checkpoint/model_storage.h"
 #include "reshard/io/dcp/known_classes.h"
 #include "reshard/io/dcp/zip.h"
 #include "reshard/io/files/json.h"

@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "reshard/io/checkpoint/model_storage.h"
 #include "reshard/io/hf/config.h"
 #include "reshard/io/identify/copies.h"
 #include "reshard/io/identify/opaque.h"
@@ -19,8 +20,8 @@
 #include "reshard/io/identify/tensor_lists.h"
 #include "reshard/io/torch_dist/megatron_layout.h"
 #include "reshard/model/canonical.h"
-#include "reshard/model/naming/misfits.h"
 #include "reshard/model/names.h"
+#include "reshard/model/naming/misfits.h"
 
 namespace reshard::identify {
 namespace {
@@ -97,7 +98,7 @@ Result<> judge_leftovers(const ModelConfig& config,
 Result<> apply_config(ModelSpec stored, Model& model) {
   auto config = RESHARD_TRY(read_config(model.config_path));
   const SaidQuantisation said = said_of(model);
-  config.quantization = !model.codes && is_left_over(stored, said) ? "" : said.method;
+  config.quantization = !model.storage->codes && is_left_over(stored, said) ? "" : said.method;
   if (!config.quantization.empty())
     RESHARD_TRY(take_scales(config.quantization, config.dtype, stored, model));
   const std::vector<CanonicalTensor> scales = take_activation_scales(stored);
@@ -121,7 +122,7 @@ Result<> apply_config(ModelSpec stored, Model& model) {
     const TensorId id = RESHARD_TRY(ordered.add(t.name, t.shape, t.dtype, t.merged));
     if (!file_form->empty()) file_form->push_back({t.name, id});
   }
-  model.file_form = *std::move(file_form);
+  model.storage->file_form = *std::move(file_form);
   model.tensors = std::make_shared<ModelSpec>(std::move(ordered));
   model.config = std::move(config);
   return {};

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "reshard/io/checkpoint/model_storage.h"
 #include "reshard/io/identify/same_content.h"
 #include "reshard/io/identify/tensor_lists.h"
 #include "reshard/model/names.h"
@@ -35,11 +36,11 @@ Result<> take_copies(const Model& model, ModelConfig& config, ModelSpec& stored)
   if (checkpoint.kind() == Checkpoint::Kind::ranks) return {};
   const HfNames names(config);
   std::vector<std::string> copies;
-  if (config.tie_word_embeddings && model.decoded.contains(names.lm_head()))
+  if (config.tie_word_embeddings && model.storage->decoded.contains(names.lm_head()))
     return fail(Code::unsupported,
                 fmt::format("{}: tie_word_embeddings is true, but '{}' is stored by itself, as {}; "
                             "set it to false",
-                            model.config_path, names.lm_head(), model.decoded_from));
+                            model.config_path, names.lm_head(), model.storage->decoded_from));
   if (config.tie_word_embeddings && stored.find(names.lm_head())) {
     auto head = check_copy(checkpoint, names.lm_head(), names.embedding(),
                            "tie_word_embeddings is true: set it to false or remove the tensor");

@@ -8,6 +8,7 @@
 #include <map>
 #include <string_view>
 
+#include "reshard/io/checkpoint/pieces.h"
 #include "reshard/io/files/json.h"
 #include "reshard/io/hf/config.h"
 #include "reshard/io/identify/prefixes.h"

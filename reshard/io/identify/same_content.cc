@@ -5,6 +5,8 @@
 #include <cstring>
 #include <utility>
 
+#include "reshard/io/checkpoint/pieces.h"
+
 namespace reshard::identify {
 namespace {
 

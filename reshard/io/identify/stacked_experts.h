@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "reshard/io/open_model.h"
+#include "reshard/model/families/transformers_modules.h"
 
 namespace reshard::identify {
 

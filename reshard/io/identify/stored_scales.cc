@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "reshard/base/value_map.h"
+#include "reshard/io/checkpoint/model_storage.h"
 #include "reshard/io/checkpoint/stored_model.h"
 #include "reshard/io/files/json.h"
 #include "reshard/io/hf/code_form.h"
@@ -101,10 +102,11 @@ Result<> take_codes(DType values, ModelSpec& stored, Model& model) {
                             "the key where the weights are plain",
                             model.config_path, in_quotes(form.text)));
   stored = std::move(decoded->tensors);
-  model.decoded = std::move(decoded->codes);
-  model.decoded_from = form.text;
+  model.storage->decoded = std::move(decoded->codes);
+  model.storage->decoded_from = form.text;
   if (is_code_form(form.name()) && std::ranges::all_of(decoded->weights, has_full_words))
-    model.codes = ModelCodes{std::string(form.name()), form.text, std::move(decoded->weights), {}};
+    model.storage->codes =
+        ModelCodes{std::string(form.name()), form.text, std::move(decoded->weights), {}};
   return {};
 }
 
@@ -131,7 +133,7 @@ Result<> take_codes_of_ranks(const LayoutSpec& spec, ModelSpec& stored, Model& m
   if (spec.family == "vllm")
     for (auto& [name, weight] : coded->weights) weight.in_order = true;
   stored = std::move(coded->tensors);
-  model.codes = ModelCodes{quant, form.text, std::move(coded->weights), {}};
+  model.storage->codes = ModelCodes{quant, form.text, std::move(coded->weights), {}};
   return {};
 }
 
@@ -145,7 +147,7 @@ std::string config_beside(const Model& model) {
 }
 
 Result<> take_scales(const std::string& method, DType values, ModelSpec& stored, Model& model) {
-  if (model.stored || model.codes) return {};  // its layout says it
+  if (model.stored || model.storage->codes) return {};  // its layout says it
   if (!model.weights || model.weights->kind() != Checkpoint::Kind::hf)
     return fail(Code::unsupported,
                 fmt::format("{}: quantization_config says {}, which is read in files of Hugging "

@@ -7,6 +7,8 @@
 #include <memory>
 #include <utility>
 
+#include "reshard/io/checkpoint/model_storage.h"
+#include "reshard/io/checkpoint/pieces.h"
 #include "reshard/io/identify/trainer_state.h"
 #include "reshard/model/name_pattern.h"
 
@@ -66,7 +68,7 @@ bool is_empty_bias(const Model& model, std::string_view name) {
   constexpr std::string_view kBias = ".bias";
   if (!name.ends_with(kBias)) return false;
   const std::string module(name.substr(0, name.size() - kBias.size()));
-  if (!model.decoded.contains(module + ".weight")) return false;
+  if (!model.storage->decoded.contains(module + ".weight")) return false;
   const auto bytes = model.weights->data(*find_tensor(model.weights->tensors(), name));
   return std::ranges::all_of(bytes, [](std::byte b) { return b == std::byte{0}; });
 }

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "reshard/io/open_model.h"
+#include "reshard/model/quant/codes.h"
 
 namespace reshard::identify {
 

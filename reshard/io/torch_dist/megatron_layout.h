@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "reshard/io/checkpoint/checkpoint.h"
+#include "reshard/io/checkpoint/pieces.h"
 #include "reshard/model/config.h"
 #include "reshard/model/model_layout.h"
 

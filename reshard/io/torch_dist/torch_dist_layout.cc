@@ -15,6 +15,7 @@
 #include "reshard/io/dcp/open_folder.h"
 #include "reshard/io/torch_dist/megatron_names.h"
 #include "reshard/io/torch_dist/parameter.h"
+#include "reshard/model/config.h"
 #include "reshard/model/explicit_slots.h"
 
 namespace reshard::torch_dist {

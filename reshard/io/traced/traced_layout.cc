@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "reshard/base/closest_name.h"
+#include "reshard/io/checkpoint/model_storage.h"
 #include "reshard/io/files/disk.h"
 #include "reshard/io/files/json.h"
 #include "reshard/io/layout_file.h"
@@ -94,12 +95,12 @@ Result<> check_engine(const LayoutSpec& spec) {
 /// The plain tensors that the loader is given, as the other process reads them. A quantised
 /// checkpoint's data and scales are what its files hold: the process opens it.
 Result<> write_weights(const Model& model, const ExchangeFolder& folder) {
-  if (!model.decoded.empty())
+  if (!model.storage->decoded.empty())
     return fail(
         Code::unsupported,
         fmt::format("{}: is stored as {}, which is read only, and the engine would hold it so; "
                     "trace plain weights (reshard convert ... --to hf)",
-                    model.name, model.decoded_from));
+                    model.name, model.storage->decoded_from));
   if (model.stored) return {};
   std::string text = "{", sign = "";
   for (const CanonicalTensor& t : model.tensors->tensors()) {

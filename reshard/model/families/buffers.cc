@@ -4,6 +4,7 @@
 #include <array>
 
 #include "reshard/base/value_map.h"
+#include "reshard/model/families/rules.h"
 #include "reshard/model/quant/files.h"
 
 namespace reshard::families {

@@ -2,6 +2,7 @@
 // Protects: the rules of each framework, by hand-worked numbers, and the messages of rejected
 // layouts.
 #include "reshard/model/families.h"
+#include "reshard/model/families/rules.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -5,6 +5,7 @@
 
 #include "reshard/model/families.h"
 #include "reshard/model/families/buffers.h"
+#include "reshard/model/families/transformers_modules.h"
 #include "reshard/model/layout_builder.h"
 #include "reshard/model/names.h"
 #include "reshard/model/quant/files.h"

@@ -2,6 +2,7 @@
 // Protects: experts are in module parameters as in transformers 4 and 5, however ranks cut them.
 // tests/python/test_fsdp_modules.py compares with the modules themselves.
 #include "reshard/model/families/transformers_modules.h"
+#include "reshard/model/families/dtensor.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

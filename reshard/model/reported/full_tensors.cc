@@ -8,6 +8,7 @@
 #include <optional>
 
 #include "reshard/model/families.h"
+#include "reshard/model/families/explicit.h"
 
 namespace reshard {
 namespace {

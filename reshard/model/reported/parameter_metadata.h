@@ -12,6 +12,7 @@
 #include "reshard/base/ids.h"
 #include "reshard/base/result.h"
 #include "reshard/index/box.h"
+#include "reshard/model/families/transformers_modules.h"
 
 /// Reports of ranks about their live modules, with the names and meanings of Megatron-Core's
 /// resharding (core.resharding.utils).

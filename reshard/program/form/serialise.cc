@@ -13,6 +13,7 @@
 
 #include "reshard/base/bytes.h"
 #include "reshard/base/hash.h"
+#include "reshard/model/quant/files.h"
 #include "reshard/program/check.h"
 
 namespace reshard {

@@ -5,6 +5,7 @@
 #include <string_view>
 
 #include "reshard/base/hash.h"
+#include "reshard/transform/fingerprint_key.h"
 
 namespace reshard::conversion {
 namespace {

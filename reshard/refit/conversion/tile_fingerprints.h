@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "reshard/exec/verify/cell_replicas.h"
+#include "reshard/transform/fingerprint_key.h"
 
 namespace reshard::conversion {
 

@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "reshard/base/closest_name.h"
+#include "reshard/io/checkpoint/model_storage.h"
 #include "reshard/io/files/json.h"
 #include "reshard/io/identify/adapters/peft.h"
 #include "reshard/model/names.h"
@@ -152,9 +153,9 @@ class Merger {
       return unsupported(tensor,
                          "is the weight of the LM head, too, which the adapter does not change: "
                          "store the head as a tensor of its own, without tie_word_embeddings");
-    auto found = model_.merged.find(tensor);
-    if (found == model_.merged.end())
-      found = model_.merged.emplace(tensor, RESHARD_TRY(base_of(t))).first;
+    auto found = model_.storage->merged.find(tensor);
+    if (found == model_.storage->merged.end())
+      found = model_.storage->merged.emplace(tensor, RESHARD_TRY(base_of(t))).first;
     else if (parts.whole != nullptr || found->second.is_replaced)
       return adapter_.fails(
           Code::invalid_argument,
@@ -190,7 +191,8 @@ class Merger {
     MergedTensor values;
     values.rows = matrix ? t.shape[0] : 1;
     values.cols = matrix ? t.shape[1] : volume(t.shape);
-    if (const auto codes = model_.decoded.find(t.name); codes != model_.decoded.end()) {
+    if (const auto codes = model_.storage->decoded.find(t.name);
+        codes != model_.storage->decoded.end()) {
       values.base = codes->second;
       return MergedWeight{std::move(values)};
     }
@@ -256,13 +258,13 @@ Result<> merge_adapters(const std::vector<std::string>& folders, Model& model) {
   if (!model.opaque.empty())
     return fail(Code::unsupported,
                 fmt::format("{}: no adapter can be merged: {}", model.name, model.opaque));
-  model.adapters.reserve(folders.size());  // Parts borrow from the files.
+  model.storage->adapters.reserve(folders.size());  // Parts borrow from the files.
   for (const std::string& folder : folders) {
     const auto path = (fs::path(folder) / kAdapterFile).string();
-    model.adapters.push_back(RESHARD_TRY(SafetensorsFile::open(path)));
-    const Adapter adapter = RESHARD_TRY(read_adapter(folder, model.adapters.back()));
+    model.storage->adapters.push_back(RESHARD_TRY(SafetensorsFile::open(path)));
+    const Adapter adapter = RESHARD_TRY(read_adapter(folder, model.storage->adapters.back()));
     RESHARD_TRY(Merger(adapter, model).merge());
-    RESHARD_TRY(model.adapters.back().mapping().unchanged());
+    RESHARD_TRY(model.storage->adapters.back().mapping().unchanged());
   }
   return {};
 }

@@ -7,6 +7,7 @@
 #include <cstring>
 #include <set>
 
+#include "reshard/io/checkpoint/safetensors.h"
 #include "reshard/io/hf/config_fields.h"
 #include "reshard/transform/swizzled_scales.h"
 

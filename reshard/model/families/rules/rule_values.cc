@@ -8,6 +8,8 @@
 
 #include "reshard/base/closest_name.h"
 #include "reshard/base/value_map.h"
+#include "reshard/model/config.h"
+#include "reshard/model/config_values.h"
 
 namespace reshard::families {
 namespace {

@@ -9,6 +9,7 @@
 
 #include "reshard/model/families.h"
 #include "reshard/model/families/error_list.h"
+#include "reshard/model/families/rules.h"
 
 namespace reshard::families {
 
