@@ -6,15 +6,10 @@
 #include <optional>
 #include <string>
 
+#include "reshard/memory/control_group.h"
+
 namespace reshard {
 namespace {
-
-std::optional<Index> number_in(const std::string& path) {
-  std::ifstream file(path);
-  Index value = 0;
-  if (file >> value) return value;
-  return std::nullopt;
-}
 
 std::optional<Index> system_available() {
   std::ifstream file("/proc/meminfo");
@@ -31,17 +26,9 @@ std::optional<Index> system_available() {
 
 Index available_memory() {
   const auto system = system_available();
-  const auto limit = number_in("/sys/fs/cgroup/memory.max");
-  const auto used = number_in("/sys/fs/cgroup/memory.current");
-  if (!limit || !used) return system.value_or(0);
-  // The control group counts page cache as used, but the kernel reclaims it.
-  std::ifstream stat("/sys/fs/cgroup/memory.stat");
-  std::string key;
-  Index value = 0, cache = 0;
-  while (stat >> key >> value)
-    if (key == "inactive_file" || key == "active_file") cache += value;
-  const Index left = std::max<Index>(0, *limit - *used + cache);
-  return system ? std::min(*system, left) : left;
+  const auto left = control_group_limits().memory_left_bytes;
+  if (!left) return system.value_or(0);
+  return system ? std::min(*system, *left) : *left;
 }
 
 }  // namespace reshard

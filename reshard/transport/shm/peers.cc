@@ -4,11 +4,9 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/mman.h>
-#include <sys/prctl.h>
 #include <sys/random.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
-#include <sys/uio.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -21,6 +19,7 @@
 #include "reshard/base/hash.h"
 #include "reshard/memory/shared_arena.h"
 #include "reshard/transport/shm/fd_passing.h"
+#include "reshard/transport/shm/process_reads.h"
 
 namespace reshard::shm {
 namespace {
@@ -62,19 +61,6 @@ std::uint64_t boot_id() {
 std::uint64_t own_namespace(const char* kind) {
   struct stat s{};
   return stat(fmt::format("/proc/self/ns/{}", kind).c_str(), &s) == 0 ? s.st_ino : 0;
-}
-
-/// If Yama restricts ptrace, permits other processes to read the memory of this one.
-void let_peers_read() {
-  if (access("/proc/sys/kernel/yama/ptrace_scope", F_OK) == 0)
-    prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY, 0, 0, 0);
-}
-
-bool reads_memory_of(pid_t pid, std::uint64_t address, std::uint64_t expected) {
-  std::uint64_t value = 0;
-  const iovec local{&value, sizeof value};
-  const iovec remote{reinterpret_cast<void*>(address), sizeof value};
-  return process_vm_readv(pid, &local, 1, &remote, 1, 0) == sizeof value && value == expected;
 }
 
 FileDescriptor open_of(pid_t pid, int fd) {

@@ -19,11 +19,6 @@ constexpr std::size_t kPublicAt = kInstanceAt + kInstanceBytes;
 constexpr std::size_t kMacAt = kPublicAt + kKeyBytes;
 static_assert(kMacAt + kKeyBytes == kHelloBytes);
 
-unsigned char* raw(std::byte* bytes) { return reinterpret_cast<unsigned char*>(bytes); }
-const unsigned char* raw(const std::byte* bytes) {
-  return reinterpret_cast<const unsigned char*>(bytes);
-}
-
 /// BLAKE2b of a sequence of parts, of which all but the last have a fixed size.
 class Hash {
  public:

@@ -30,6 +30,12 @@ using Key = std::array<std::byte, kKeyBytes>;
 /// A random number that identifies a coordinator; all zeros in a hello mean any.
 using Instance = std::array<std::byte, kInstanceBytes>;
 
+/// Bytes as libsodium takes them.
+inline unsigned char* raw(std::byte* bytes) { return reinterpret_cast<unsigned char*>(bytes); }
+inline const unsigned char* raw(const std::byte* bytes) {
+  return reinterpret_cast<const unsigned char*>(bytes);
+}
+
 /// The coordinator's answer to a hello, one unencrypted byte.
 enum class Verdict : std::uint8_t {
   welcome = 'w',

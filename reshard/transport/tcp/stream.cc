@@ -21,11 +21,6 @@ constexpr std::size_t kMaxKept = std::size_t{2} << 20;
 constexpr unsigned char kMore = 0;
 constexpr unsigned char kLast = crypto_secretstream_xchacha20poly1305_TAG_PUSH;
 
-unsigned char* raw(std::byte* bytes) { return reinterpret_cast<unsigned char*>(bytes); }
-const unsigned char* raw(const std::byte* bytes) {
-  return reinterpret_cast<const unsigned char*>(bytes);
-}
-
 /// Copies bytes [at, at + out.size()) of a frame.
 void copy_out(const EncodedFrame& frame, std::size_t at, std::span<std::byte> out) {
   std::size_t done = 0;
