@@ -105,6 +105,11 @@ tl::unexpected<Error> OptionList::not_a_number(const std::string& text, const st
             fmt::format("'{}' must be a whole number from {} to {}", text, least, most)});
 }
 
+std::vector<CommandSpec> command_specs() {
+  return {plan_spec(),    explain_spec(), run_spec(),        convert_spec(), verify_spec(),
+          inspect_spec(), synth_spec(),   transports_spec(), models_spec(),  doctor_spec()};
+}
+
 Result<> OptionList::not_one_of(const std::string& text, const std::vector<std::string>& words) {
   std::string known;
   for (std::size_t i = 0; i < words.size(); ++i)

@@ -125,6 +125,10 @@ CommandSpec inspect_spec();
 CommandSpec synth_spec();
 CommandSpec transports_spec();
 CommandSpec models_spec();
+CommandSpec doctor_spec();
+
+/// All commands, in the order of the help.
+std::vector<CommandSpec> command_specs();
 
 /// The options of `plan` and `run` that say what moves.
 template <class Arguments>

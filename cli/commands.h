@@ -88,6 +88,7 @@ struct RunArguments {
 
 struct ConvertArguments {
   ConvertOptions options;
+  bool json = false;
 };
 
 struct VerifyArguments {
@@ -107,9 +108,14 @@ struct InspectArguments {
 
 struct SynthArguments {
   SynthesizeOptions options;
+  bool json = false;
 };
 
 struct TransportsArguments {
+  bool json = false;
+};
+
+struct DoctorArguments {
   bool json = false;
 };
 
@@ -127,9 +133,10 @@ Result<int> execute(const InspectArguments& arguments);
 Result<int> execute(const SynthArguments& arguments);
 Result<int> execute(const TransportsArguments& arguments);
 Result<int> execute(const ModelsArguments& arguments);
+Result<int> execute(const DoctorArguments& arguments);
 
-using Command =
-    std::variant<PlanArguments, ExplainArguments, RunArguments, ConvertArguments, VerifyArguments,
-                 InspectArguments, SynthArguments, TransportsArguments, ModelsArguments>;
+using Command = std::variant<PlanArguments, ExplainArguments, RunArguments, ConvertArguments,
+                             VerifyArguments, InspectArguments, SynthArguments, TransportsArguments,
+                             ModelsArguments, DoctorArguments>;
 
 }  // namespace reshard::cli

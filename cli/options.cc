@@ -11,6 +11,7 @@
 
 #include "cli/command_spec.h"
 #include "cli/exit_code.h"
+#include "cli/json_report.h"
 #include "reshard/base/closest_name.h"
 
 namespace reshard::cli {
@@ -55,7 +56,8 @@ class CommandLine {
         "sglang:tp=8,ep=8,\nfsdp:shard=64, dtensor:FILE, rules:FILE or explicit:FILE; offset=64 "
         "starts it at rank "
         "64.");
-    app_.set_version_flag("--version", "reshard " RESHARD_VERSION, "print the version and exit");
+    app_.set_version_flag("--version", "reshard " + std::string(version_text()),
+                          "print the version and exit");
     app_.set_help_flag("-h,--help", "print this and exit");
     app_.require_subcommand(1);
     app_.formatter(help_);
@@ -185,9 +187,7 @@ class CommandLine {
 
   std::shared_ptr<HelpFormatter> help_;
   CLI::App app_;
-  std::vector<CommandSpec> specs_ = {plan_spec(),    explain_spec(),    run_spec(),
-                                     convert_spec(), verify_spec(),     inspect_spec(),
-                                     synth_spec(),   transports_spec(), models_spec()};
+  std::vector<CommandSpec> specs_ = command_specs();
   std::set<std::string> given_;
 };
 

@@ -3,12 +3,14 @@
 
 #include "cli/commands.h"
 #include "cli/interrupt.h"
+#include "cli/json_report.h"
 #include "cli/measure.h"
 #include "cli/plan_text.h"
 #include "cli/progress_bar.h"
 #include "cli/test_stop.h"
 #include "reshard/base/number_text.h"
 #include "reshard/convert/hooks.h"
+#include "reshard/io/plan_json.h"
 
 namespace reshard::cli {
 namespace {
@@ -33,6 +35,27 @@ std::string convert_text(const ConvertReport& r, const std::string& output) {
   return r.requantised.empty() ? text : text + r.requantised + "\n";
 }
 
+std::string convert_json(const ConvertReport& r, const std::string& output) {
+  Json::Array left_out;
+  for (const FileLeftOut& file : r.files_left_out)
+    left_out.emplace_back(Json::Object{{"name", Json(file.name)}, {"why", Json(file.why)}});
+  return json_report("convert", {{"output", Json(output)},
+                                 {"layout", Json(r.layout)},
+                                 {"bytes", Json(r.bytes)},
+                                 {"files", Json(r.files)},
+                                 {"ranks", Json(r.ranks)},
+                                 {"kept_files", Json(r.kept_files)},
+                                 {"kept_bytes", Json(r.kept_bytes)},
+                                 {"ignored", json_list(r.ignored)},
+                                 {"omitted", json_list(r.omitted)},
+                                 {"files_left_out", Json(std::move(left_out))},
+                                 {"notes", json_list(r.notes)},
+                                 {"requantised", Json(r.requantised)},
+                                 {"write_seconds", json_number(r.write_seconds)},
+                                 {"seconds", json_number(r.seconds)},
+                                 {"peak_rss_bytes", Json(peak_rss_bytes())}});
+}
+
 /// Errors of the layouts name ConvertOptions' fields: here they are options.
 Error with_option_names(Error error) {
   if (error.message.starts_with("to '") || error.message.starts_with("from '"))
@@ -49,7 +72,7 @@ Result<int> execute(const ConvertArguments& a) {
   options.progress = bar.progress();
   const auto report = convert_checkpoint(options, stop_for_test);
   if (!report) return tl::unexpected(as_interrupted(with_option_names(report.error())));
-  print(convert_text(*report, options.output));
+  print(a.json ? convert_json(*report, options.output) : convert_text(*report, options.output));
   return 0;
 }
 

@@ -25,6 +25,7 @@ CommandSpec convert_spec() {
   options.prefix(o.prefix);
   options.merge(o.merge, "IN");
   options.flag("--sync", o.sync, "wait until all data of OUT is on disk");
+  options.flag("--json", a->json, "print one JSON object");
   options.threads(o.threads);
   spec.command = [a] { return *a; };
   return spec;

@@ -8,6 +8,7 @@
 
 #include "cli/commands.h"
 #include "cli/explain/program_report.h"
+#include "cli/json_report.h"
 #include "cli/measure.h"
 #include "cli/plan_text.h"
 #include "reshard/base/file.h"
@@ -117,7 +118,7 @@ Result<Program> read_program(const std::string& path) {
 Result<int> explain_file(const ExplainArguments& a) {
   const Program program = RESHARD_TRY(read_program(a.program));
   if (a.json) {
-    print(Json(program_object(program, {}, most_steps(a))).dump(true) + "\n");
+    print(json_report("program", program_object(program, {}, most_steps(a))));
     return 0;
   }
   const Style style = Style::of_stdout();
@@ -139,8 +140,8 @@ std::string text_of(const Model& model, const LayoutPair& pair, const Ways& ways
   return text;
 }
 
-Json json_of(const Ways& ways, const std::vector<SessionProgram>& programs,
-             const ExplainArguments& a) {
+std::string json_of(const Ways& ways, const std::vector<SessionProgram>& programs,
+                    const ExplainArguments& a) {
   Json::Array list;
   for (const SessionProgram& p : programs) {
     Json::Object object{{"route", Json(std::string(name(p.route)))}};
@@ -148,8 +149,9 @@ Json json_of(const Ways& ways, const std::vector<SessionProgram>& programs,
       object.push_back(std::move(member));
     list.emplace_back(std::move(object));
   }
-  return Json(Json::Object{
-      {"rank", Json(*a.rank)}, {"ways", Json(ways.text)}, {"programs", Json(std::move(list))}});
+  return json_report(
+      "explain",
+      {{"rank", Json(*a.rank)}, {"ways", Json(ways.text)}, {"programs", Json(std::move(list))}});
 }
 
 }  // namespace
@@ -163,8 +165,7 @@ Result<int> execute(const ExplainArguments& a) {
   const auto programs =
       RESHARD_TRY(programs_of(pair, Rank(static_cast<Rank::rep>(*a.rank)), ways, a));
   if (!a.out.empty()) RESHARD_TRY(write_programs(a.out, programs));
-  print(a.json ? json_of(ways, programs, a).dump(true) + "\n"
-               : text_of(model, pair, ways, programs, a));
+  print(a.json ? json_of(ways, programs, a) : text_of(model, pair, ways, programs, a));
   return 0;
 }
 

@@ -7,6 +7,7 @@
 #include "cli/commands.h"
 #include "cli/inspect/layout_report.h"
 #include "cli/inspect/shard_map_report.h"
+#include "cli/json_report.h"
 #include "cli/measure.h"
 #include "cli/plan_text.h"
 #include "reshard/base/number_text.h"
@@ -255,7 +256,7 @@ std::string report_json(const Model& model, const Layouts& layouts, std::optiona
     }
     object.push_back({"layouts", Json(std::move(list))});
   }
-  return Json(std::move(object)).dump(true) + "\n";
+  return json_report("inspect", std::move(object));
 }
 
 std::string report_text(const Model& model, const Layouts& layouts, std::optional<Rank> rank) {

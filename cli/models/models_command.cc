@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "cli/commands.h"
+#include "cli/json_report.h"
 #include "cli/measure.h"
 #include "cli/table.h"
 #include "reshard/base/closest_name.h"
@@ -66,7 +67,7 @@ std::string as_json(const std::vector<KnownClass>& classes) {
                                    {"family", Json(known.has_family)},
                                    {"layouts", Json(std::move(layouts))}});
   }
-  return Json(std::move(list)).dump(true) + "\n";
+  return json_report("models", {{"models", Json(std::move(list))}});
 }
 
 /// How each layout of the class was proved.

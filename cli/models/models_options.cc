@@ -11,7 +11,7 @@ CommandSpec models_spec() {
   const auto a = std::make_shared<ModelsArguments>();
   OptionList& options = spec.options;
   options.text("NAME", a->name, "", "part of a class's name or of its model_type; default: all");
-  options.flag("--json", a->json, "print one JSON list");
+  options.flag("--json", a->json, "print one JSON object");
   spec.command = [a] { return *a; };
   return spec;
 }

@@ -6,6 +6,7 @@
 
 #include "cli/commands.h"
 #include "cli/complain.h"
+#include "cli/json_report.h"
 #include "cli/measure.h"
 #include "cli/plan/plan_prediction.h"
 #include "cli/plan_text.h"
@@ -128,7 +129,7 @@ Result<int> plan_rank(const Model& model, const LayoutPair& pair, const PlanArgu
     object.push_back({"list", Json(transfer_list(*pair.planner, part, most_transfers(a)))});
   add_notes(object, pair);
   if (predicted) predicted->add_to(object);
-  print(Json(std::move(object)).dump(true) + "\n");
+  print(json_report("plan", std::move(object)));
   return 0;
 }
 
@@ -155,7 +156,7 @@ Result<int> plan_all(const Model& model, const LayoutPair& pair, const PlanArgum
     if (pair.quantises()) object.push_back({"routes", conversion_json(rows)});
     add_notes(object, pair);
     if (predicted) predicted->add_to(object);
-    print(Json(std::move(object)).dump(true) + "\n");
+    print(json_report("plan", std::move(object)));
     return 0;
   }
   const Style style = Style::of_stdout();

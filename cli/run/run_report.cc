@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "cli/json_report.h"
 #include "cli/measure.h"
 #include "cli/plan_text.h"
 #include "cli/run/run_job.h"
@@ -169,7 +170,7 @@ std::string run_json(const RunJob& job, const Outcome& o) {
   object.push_back({"verified", o.verified ? Json(*o.verified) : Json()});
   object.push_back(
       {"verified_tensors", o.verified ? Json(tensors_moved(*job.pair.planner)) : Json()});
-  return Json(std::move(object)).dump(true) + "\n";
+  return json_report("run", std::move(object));
 }
 
 std::string run_text(const RunJob& job, const Outcome& o) {

@@ -19,6 +19,7 @@ CommandSpec synth_spec() {
                                 "seed of the values; default 0");
   options.bytes("--max-shard-bytes", o.max_shard_bytes,
                 "maximum tensor bytes per file; default 5GB");
+  options.flag("--json", a->json, "print one JSON object");
   options.threads(o.threads);
   spec.command = [a] { return *a; };
   return spec;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/commands.h"
+#include "cli/json_report.h"
 #include "cli/measure.h"
 #include "cli/table.h"
 #include "reshard/cuda/ipc/exported_memory.h"
@@ -20,7 +21,7 @@ std::string as_json() {
                                    {"gpu_messages", Json(t.gpu_reason.empty())},
                                    {"gpu_reason", Json(std::string(t.gpu_reason))},
                                    {"purpose", Json(std::string(t.purpose))}});
-  return Json(std::move(list)).dump(true) + "\n";
+  return json_report("transports", {{"transports", Json(std::move(list))}});
 }
 
 /// Why the transport is not here, or why it does not carry the memory of GPUs although it could.

@@ -10,7 +10,7 @@ CommandSpec transports_spec() {
                    "lists the transports and which of them this build has"};
   const auto a = std::make_shared<TransportsArguments>();
   OptionList& options = spec.options;
-  options.flag("--json", a->json, "print one JSON list");
+  options.flag("--json", a->json, "print one JSON object");
   spec.command = [a] { return *a; };
   return spec;
 }

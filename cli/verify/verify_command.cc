@@ -4,6 +4,7 @@
 #include "cli/commands.h"
 #include "cli/exit_code.h"
 #include "cli/interrupt.h"
+#include "cli/json_report.h"
 #include "cli/measure.h"
 #include "cli/progress_bar.h"
 #include "cli/table.h"
@@ -27,12 +28,6 @@ Json side_json(const VerifiedCheckpoint& side) {
                            {"seconds", json_number(side.seconds)}});
 }
 
-Json names_json(const std::vector<std::string>& names) {
-  Json::Array list;
-  for (const std::string& name : names) list.emplace_back(name);
-  return Json(std::move(list));
-}
-
 std::string verify_json(const VerifyReport& c) {
   Json::Array differing;
   for (const TensorDifference& d : c.differing)
@@ -40,22 +35,20 @@ std::string verify_json(const VerifyReport& c) {
         Json::Object{{"tensor", Json(d.name)}, {"a", Json(d.a)}, {"b", Json(d.b)}});
   const double seconds = c.a.seconds + c.b.seconds;
   const Index bytes = c.a.bytes + c.b.bytes;
-  return Json(Json::Object{
-                  {"equal", Json(c.equal())},
-                  {"same", Json(c.same)},
-                  {"converted", Json(c.converted)},
-                  {"left_out", Json(c.left_out)},
-                  {"ignored", names_json(c.ignored)},
-                  {"a", side_json(c.a)},
-                  {"b", side_json(c.b)},
-                  {"gb_per_s",
-                   json_number(seconds > 0 ? static_cast<double>(bytes) / seconds / 1e9 : 0)},
-                  {"differing", Json(std::move(differing))},
-                  {"only_a", names_json(c.only_a)},
-                  {"only_b", names_json(c.only_b)},
-                  {"other_shapes", names_json(c.other_shapes)}})
-             .dump(true) +
-         "\n";
+  return json_report(
+      "verify",
+      {{"equal", Json(c.equal())},
+       {"same", Json(c.same)},
+       {"converted", Json(c.converted)},
+       {"left_out", Json(c.left_out)},
+       {"ignored", json_list(c.ignored)},
+       {"a", side_json(c.a)},
+       {"b", side_json(c.b)},
+       {"gb_per_s", json_number(seconds > 0 ? static_cast<double>(bytes) / seconds / 1e9 : 0)},
+       {"differing", Json(std::move(differing))},
+       {"only_a", json_list(c.only_a)},
+       {"only_b", json_list(c.only_b)},
+       {"other_shapes", json_list(c.other_shapes)}});
 }
 
 void add_missing(Table& table, const std::vector<std::string>& names, bool in_a) {

@@ -28,6 +28,7 @@ def test_totals_are_those_of_the_program(plan):
     pytest.skip("RESHARD_BIN names no program")
   command = [program, "plan", "--model", MODEL, "--from", FROM, "--to", TO, "--json"]
   said = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+  assert said.pop("schema") == "reshard.plan/1"
   mine = json.loads(plan.to_json())
   for key in ("plan_seconds", "peak_rss_bytes"):
     said.pop(key), mine.pop(key, None)

@@ -34,7 +34,7 @@ LAYOUTS = (
 
 def transports():
     """name -> why it cannot be used here, or ''."""
-    listed = json.loads(program.done("transports", "--json"))
+    listed = json.loads(program.done("transports", "--json"))["transports"]
     return {row["name"]: "" if row["available"] else row["reason"] for row in listed}
 
 

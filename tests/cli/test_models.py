@@ -9,7 +9,7 @@ import program
 
 class Models(unittest.TestCase):
     def test_it_lists_families_and_cards(self):
-        listed = {c["class"]: c for c in json.loads(program.done("models", "--json"))}
+        listed = {c["class"]: c for c in json.loads(program.done("models", "--json"))["models"]}
         self.assertEqual(list(listed), sorted(listed))
         self.assertGreater(len(listed), 200)
         self.assertTrue(listed["LlamaForCausalLM"]["family"])

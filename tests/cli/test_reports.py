@@ -21,6 +21,7 @@ GOLDEN = pathlib.Path(__file__).parent / "golden"
 UPDATE = "--update-goldens" in sys.argv
 
 PLAN_KEYS = [
+    "schema",
     "plan_seconds",
     "ranks",
     "bytes_total",
@@ -69,7 +70,7 @@ class Reports(unittest.TestCase):
 
     def test_help(self):
         self.golden("help.txt", program.done("--help"))
-        for command in ("plan", "explain", "run", "convert", "verify", "inspect", "synth", "transports", "models"):
+        for command in ("plan", "explain", "run", "convert", "verify", "inspect", "synth", "transports", "models", "doctor"):
             with self.subTest(command):
                 self.golden(f"help_{command}.txt", program.done(command, "--help"))
 
@@ -307,7 +308,7 @@ class Reports(unittest.TestCase):
         plan = json.loads(program.done("plan", *REFIT, "--json"))
         parts = [json.loads(program.done("plan", *REFIT, "--json", "--rank", r)) for r in range(4)]
         for r, part in enumerate(parts):
-            self.assertEqual(list(part), ["rank", *PLAN_KEYS])
+            self.assertEqual(list(part), ["schema", "rank", *PLAN_KEYS[1:]])
             self.assertEqual(part["rank"], r)
             self.assertEqual(part["digest"], plan["digest"])
         for key in ("bytes_total", "bytes_wire", "bytes_local"):
@@ -403,7 +404,7 @@ class Reports(unittest.TestCase):
         self.assertIn("differs from rank 0", result.stdout)
 
     def test_transports(self):
-        listed = json.loads(program.done("transports", "--json"))
+        listed = json.loads(program.done("transports", "--json"))["transports"]
         inproc = next(t for t in listed if t["name"] == "inproc")
         self.assertTrue(inproc["available"])
         for transport in listed:
@@ -427,7 +428,7 @@ class Reports(unittest.TestCase):
             check=True,
         )
         self.assertEqual(said.stderr, "")
-        for transport in json.loads(said.stdout):
+        for transport in json.loads(said.stdout)["transports"]:
             if transport["name"] in ("mpi", "gloo", "ucx", "nccl", "nvshmem"):
                 self.assertFalse(transport["available"], transport)
                 self.assertEqual(transport["version"], "")

@@ -71,7 +71,7 @@ def missing(program, backend):
     return f"there is no {LAUNCHERS[backend][0]}"
   name = "mpi" if backend in LAUNCHERS else backend
   listed = subprocess.run([program, "transports", "--json"], capture_output=True, text=True, check=True)
-  row = next(t for t in json.loads(listed.stdout) if t["name"] == name)
+  row = next(t for t in json.loads(listed.stdout)["transports"] if t["name"] == name)
   return "" if row["available"] else row["reason"]
 
 

@@ -53,7 +53,7 @@ _OF_FORMS = {
 
 @functools.cache
 def _said():
-  return json.loads(program.run("models", "--json").stdout)
+  return json.loads(program.run("models", "--json").stdout)["models"]
 
 
 def known():

@@ -1,0 +1,17 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <memory>
+
+#include "cli/command_spec.h"
+
+namespace reshard::cli {
+
+CommandSpec doctor_spec() {
+  CommandSpec spec{"doctor", "[--json]",
+                   "says what this machine can do, what stands in the way, and how to change it"};
+  const auto a = std::make_shared<DoctorArguments>();
+  spec.options.flag("--json", a->json, "print one JSON object");
+  spec.command = [a] { return *a; };
+  return spec;
+}
+
+}  // namespace reshard::cli
