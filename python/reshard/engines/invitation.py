@@ -21,7 +21,7 @@ from reshard.engines.link import Link
 __all__ = ["MAX_DEADLINE", "PROTOCOL", "Invitation", "InvitedLink", "Invitations"]
 
 #: Of what trainers and workers tell each other. Both sides must have the same.
-PROTOCOL = 6
+PROTOCOL = 7
 
 #: The longest deadline that a worker accepts, in seconds.
 MAX_DEADLINE = 3600.0

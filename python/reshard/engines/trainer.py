@@ -11,16 +11,20 @@ import threading
 import uuid
 from collections.abc import Callable, Iterable, Mapping
 from types import TracebackType
-from typing import Any, Generic, Protocol, Self, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, Self, TypeVar, cast
 
 import reshard
 from reshard import _manifest as manifest
 from reshard._collective import gathered
+from reshard.engines import checking
 from reshard.engines.hidden import without_secret
 from reshard.engines.invitation import MAX_DEADLINE, Invitation, InvitedLink
 from reshard.engines.link import TornError
 from reshard.engines.parts import Draft, Merging, Parts, config_of
 from reshard.engines.quantisation import Quantisation
+
+if TYPE_CHECKING:
+  from reshard.check import Report
 
 __all__ = ["Client", "EngineTrainer", "layouts_of"]
 
@@ -46,6 +50,9 @@ class Client(Protocol):
 class EngineTrainer:
   """A trainer of a running engine. The adapters' trainers derive from it and say what its arguments are."""
 
+  #: Whether the engine's workers can check themselves.
+  CHECKS: ClassVar[bool] = False
+
   def __init__(
     self,
     layout: reshard.Layout,
@@ -69,11 +76,14 @@ class EngineTrainer:
     adapters: Mapping[str, Any] | None = None,
     merge: Mapping[str, Any] | None = None,
     draft: Draft | None = None,
+    check: float = 0.0,
   ) -> None:
-    _check_options(client, rank, route, deadline)
+    _check_options(client, rank, route, deadline, check)
+    if check and not self.CHECKS:
+      raise reshard.UnsupportedError(f"check={check}: workers of this engine do not check themselves")
     parts = Parts(layout, only, adapters, merge, draft)
     self.rank, self.size, self.version = rank, size, 0
-    self._client, self._pause, self._on_phase = client, pause, on_phase
+    self._client, self._pause, self._on_phase, self._share = client, pause, on_phase, float(check)
     self._tensors = dict(tensors)
     self._merge: Any = None
     given = {"url": url, "job": job, "secret": secret, "workers": workers}
@@ -175,6 +185,7 @@ class EngineTrainer:
       if len(parts.table) != len(layout.model.tensors) or parts.draft_config is not None:
         self._tensors = parts.tensors(self._tensors, source, self.rank)
       link.prepare(source, target, source_tensors=self._tensors, on_phase=self._on_phase)
+      self._source = source
       workers = messages[trainers:]
       self.version = max(int(x["version"]) for x in workers)
     except BaseException as error:
@@ -205,37 +216,62 @@ class EngineTrainer:
     if self._merge is not None:
       with self._link.ends_the_group():
         self._merge.merge(stream)
-    if self._client is None:
-      report = self._link.refit(version, stream)
-      self._check(self._link.gather({}))
-    else:
-      report = self._drive(self._client, version, stream)
+    checked = self._share > 0 and checking.chosen(version, self._share)
+    said = {"version": version} | ({"check": checking.UPDATE} if checked else {})
+    report = self._together(said, lambda: self._take(version, stream, checked))
     self.version = version
     return report
 
-  def _drive(self, client: Client, version: int, stream: Any) -> reshard.SessionReport:
-    """Rank 0's part: refits while the workers, asked by a call, do."""
+  def _take(self, version: int, stream: Any, checked: bool) -> reshard.SessionReport:
+    """This rank's part of an update, while the workers do theirs."""
+    report = self._link.refit(version, stream)
+    self._check(self._link.gather({}))
+    if checked:
+      self._compare().raise_for_difference()
+    return report
+
+  def check(self) -> Report:
+    """Collective over the trainer. Compares the engine with a fresh load of the tensors' present values.
+
+    Each worker loads them by its engine's own loader into a second model, in the host's memory, and compares everything that
+    its kernels read. Tensors must not be written meanwhile: call it behind update(). Nothing is changed, whatever differs:
+    see Report.raise_for_difference(). docs/check.md.
+
+    Errors: as update()'s; UnsupportedError for an engine whose workers do not check themselves.
+    """
+    if not self.CHECKS:
+      raise reshard.UnsupportedError("workers of this engine do not check themselves")
+    return self._together({"version": self.version, "check": checking.NOW}, self._compare)
+
+  def _compare(self) -> Report:
+    with self._link.ends_the_group():
+      return checking.serve(self._link, self._source, self._tensors)
+
+  def _together(self, said: dict[str, Any], take: Callable[[], T]) -> T:
+    """take() on every rank, while rank 0 asks the workers to do their part; `said` to them."""
+    if self._client is None:
+      return take()
+    client = self._client
     with self._link.ends_the_group():
       if self._pause is not None:
         _method(client, "pause")(self._pause)
       client.start_weight_update()
-    call = _Call(lambda: client.update_weights({"version": version, "job": self._invitation.job}), self._ends)
+    call = _Call(lambda: client.update_weights({**said, "job": self._invitation.job}), self._ends)
     try:
-      report = self._link.refit(version, stream)
-      self._check(self._link.gather({}))
+      taken = take()
     except BaseException as error:
       call.raise_instead(error)
       self._give_up(client, error)
       raise
     call.result()
-    client.finish_weight_update(str(version))
+    client.finish_weight_update(str(said["version"]))
     if self._pause is not None:
       _method(client, "resume")()
-    return report
+    return taken
 
   def _give_up(self, client: Any, error: BaseException) -> None:
     """Closes the update that failed. An engine that is not torn goes on with its old weights."""
-    torn = isinstance(error, TornError)
+    torn = isinstance(error, TornError) or getattr(error, "code", "") == "different"
     try:
       client.finish_weight_update()
       if torn and hasattr(client, "update_weight_version"):
@@ -278,13 +314,15 @@ class EngineTrainer:
     return f"<{type(self).__name__} rank {self.rank} of {i.trainers}, {i.workers} workers, at {self.version}>"
 
 
-def _check_options(client: Client | None, rank: int, route: str, deadline: float) -> None:
+def _check_options(client: Client | None, rank: int, route: str, deadline: float, check: float) -> None:
   if (client is None) != (rank != 0):
     raise ValueError("rank 0 of the trainer, and no other, has the client")
   if route not in ("auto", "local", "checkpoint"):
     raise ValueError(f"route '{route}': one of auto, local, checkpoint")
   if not 0 < deadline <= MAX_DEADLINE:
     raise ValueError(f"deadline {deadline}: must be above 0 and at most {MAX_DEADLINE:g} seconds")
+  if not 0 <= check <= 1:
+    raise ValueError(f"check {check}: the share of updates to check, from 0 to 1")
 
 
 def layouts_of(

@@ -22,7 +22,7 @@ from vllm.logger import init_logger
 
 logger = init_logger(__name__)
 
-__all__ = ["Arrived", "CheckpointRoute", "LocalRoute", "Route", "candidates"]
+__all__ = ["Arrived", "CheckpointRoute", "LocalRoute", "Route", "bytes_of", "candidates"]
 
 
 # The bytes of a tensor by its name.
@@ -65,7 +65,7 @@ class Arrived:
       return
     # Trainers on this host write into it.
     self.memory = reshard.RankBuffers.allocate(layout, [rank], shared=True).tensors(rank)
-    self._raw = {name: _bytes_of(tensor) for name, tensor in self.memory.items()}
+    self._raw = {name: bytes_of(tensor) for name, tensor in self.memory.items()}
 
   def raw(self, name: str) -> torch.Tensor:
     """The bytes of a tensor that has arrived outside the models."""
@@ -97,7 +97,7 @@ class Route(abc.ABC):
     torn."""
 
 
-def _bytes_of(tensor: Any) -> torch.Tensor:
+def bytes_of(tensor: Any) -> torch.Tensor:
   """The memory of a reshard.Tensor."""
   if tensor.nbytes == 0:
     return torch.empty(0, dtype=torch.uint8)

@@ -55,6 +55,9 @@ class Trainer(EngineTrainer):
               folders, which an update writes anew. docs/lora.md.
   merge       {name: peft.LoraConfig or dict}: LoRA adapters in the layout that are merged into what is
               sent, in memory of the trainer's own; see `reshard.lora.Merge`.
+  check       the share of updates after which the engine is compared with a fresh load of the same values (docs/check.md):
+              1 or True for all, 0.01 for one in a hundred, chosen by the version. An engine that differs is torn: it refuses
+              to serve, and `update()` raises `reshard.check.DifferenceError`. `check()` compares on demand.
   on_phase    called when this rank enters a phase of an update: "begin", "transfer", "check",
               "commit", "committed". An exception ends the update on all ranks.
 
@@ -65,3 +68,5 @@ class Trainer(EngineTrainer):
   TornError (an AbortedError) if a worker could not load what had arrived;
   UnsupportedError if a worker cannot take the model; RuntimeError of the client.
   """
+
+  CHECKS = True

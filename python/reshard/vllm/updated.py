@@ -3,16 +3,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import reshard
 import torch
 from reshard import _manifest as manifest
-from reshard.engines.invitation import Invitation
+from reshard.engines import checking
+from reshard.engines.invitation import Invitation, InvitedLink
 from reshard.engines.model_part import ModelPart
 from reshard.engines.parts import DRAFT
 from reshard.vllm import routes
+
+if TYPE_CHECKING:
+  from reshard.check import Report
 
 __all__ = ["Updated", "updated"]
 
@@ -98,6 +102,22 @@ class Updated:
     """Puts what has arrived into the model. After an error it is torn."""
     if self._route:
       self._route.apply(self._model, self._config, lambda name: arrived.raw(self.prefix + name))
+
+  def check(self, link: InvitedLink, source: reshard.Layout, vllm_config: Any, device: torch.device) -> Report:
+    """Compares the model with a fresh load of what the trainers hold. Collective over them and the engine's workers."""
+    from reshard.check.vllm import check_model
+
+    way = routes.CheckpointRoute(self._said, self.quant)
+    holds = self._part.holds(way.holds, self.prefix)
+    whole = checking.WholeTensors(link, source, holds, self.quant)
+
+    def weights() -> Iterator[tuple[str, torch.Tensor]]:
+      for name, tensor in whole.receive():
+        form = way.forms[name.removeprefix(self.prefix)]
+        yield form.name, form.view(routes.bytes_of(tensor)).clone()
+
+    rank, anyone = link.rank - link.invitation.trainers, lambda mine: checking.differs(link, mine)
+    return check_model(self._model, vllm_config, device, weights, model_config=self._config, rank=rank, anyone=anyone)
 
 
 def updated(

@@ -11,6 +11,7 @@ from typing import Any
 import reshard
 import torch
 from reshard import _manifest as manifest
+from reshard.engines import checking
 from reshard.engines.invitation import Invitation, InvitedLink, Invitations
 from reshard.engines.state import difference
 from reshard.engines.trainer import layouts_of
@@ -41,6 +42,7 @@ class UpdateInfo(WeightTransferUpdateInfo):  # type: ignore[misc]
 
   version: int = field(kw_only=True)
   job: str = field(kw_only=True)  # of the trainer
+  check: str = field(default="", kw_only=True)  # checking.NOW or checking.UPDATE
   update_kind: str = field(default="dense", kw_only=True)  # vLLM 0.24 asks for it
 
 
@@ -145,6 +147,7 @@ class WorkerEngine(WeightTransferEngine):  # type: ignore[misc]
     arrived = Arrived(target, link.rank, live)
     link.prepare(source, target, target_tensors=arrived.memory, published=self._published)
     self._models, self._adapters, self._arrived, self._live = models, adapters, arrived, bool(live)
+    self._source = source
     self._placement = self._placed()
     logger.info(
       "reshard: worker %d of %d joined %d trainer ranks; route %s",
@@ -209,7 +212,10 @@ class WorkerEngine(WeightTransferEngine):  # type: ignore[misc]
     link = self._link
     ours = link is not None and link.invitation.job == update_info.job
     try:
-      self._receive(version, link if ours else None)
+      if update_info.check != checking.NOW:
+        self._receive(version, link if ours else None)
+      if update_info.check:
+        self._compare(link if ours else None, refuse=update_info.check == checking.UPDATE)
     except Exception as error:
       if ours:
         self._leave()
@@ -281,6 +287,19 @@ class WorkerEngine(WeightTransferEngine):  # type: ignore[misc]
           self._restore()
         return error
     return None
+
+  def _compare(self, link: InvitedLink | None, refuse: bool) -> None:
+    """Compares the model with a fresh load of the trainer's tensors; `refuse`: the model is torn if it differs."""
+    if link is None or not self._models:
+      raise RuntimeError("no trainer has joined, or another one: call init_weight_transfer_engine first")
+    with link.ends_the_group():
+      self._check(link.invitation.in_place)
+      with self._inside():
+        mine = self._models[0].check(link, self._source, self._vllm_config, self._device)
+    report = checking.reports(link, mine)
+    if refuse and not report.equal:
+      self._tear(f"it differs from a fresh load: {report}")
+      raise reshard.AbortedError("the engine is torn: it differs from a fresh load")
 
   def _written(self) -> bool:
     """True if the models' own memory has been written, in part or by an update that another worker lacks."""
