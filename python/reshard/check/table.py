@@ -35,7 +35,7 @@ class Row:
   experts  the back end of its experts; "" if it has none
   tensors  how many were compared
   ours     the places that differ after updates by reshard, with # for numbers; theirs: after the engine's own reload
-  error    why nothing was compared, of the model; `reload`: why the engine's own reload failed
+  error    why the engine does not build the model here; `update`, `reload`: why an update by reshard, or the engine's own reload, failed
   """
 
   name: str
@@ -45,6 +45,7 @@ class Row:
   ours: list[str] = field(default_factory=list)
   theirs: list[str] = field(default_factory=list)
   error: str = ""
+  update: str = ""
   reload: str = ""
 
   @property
@@ -52,6 +53,8 @@ class Row:
     """What the row says."""
     if self.error:
       return NOTHING
+    if self.update:
+      return DIFFERS
     if self.ours:
       return WRONG if set(self.ours) <= set(self.theirs) else DIFFERS
     return REPAIRED if self.theirs or self.reload else EQUAL
@@ -61,8 +64,8 @@ def line_of(row: Row) -> str:
   """A line of the table."""
   if row.error:
     return f"| {row.name} | {row.format} | | | | | {NOTHING}: {row.error} |"
-  theirs = f"fails: {row.reload}" if row.reload else _listed(row.theirs)
-  return f"| {row.name} | {row.format} | {row.experts} | {row.tensors} | {_listed(row.ours)} | {theirs} | {row.verdict} |"
+  cells = (f"fails: {error}" if error else _listed(places) for error, places in ((row.update, row.ours), (row.reload, row.theirs)))
+  return f"| {row.name} | {row.format} | {row.experts} | {row.tensors} | {' | '.join(cells)} | {row.verdict} |"
 
 
 def _listed(places: Sequence[str]) -> str:

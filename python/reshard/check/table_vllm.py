@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+import transformers
 import vllm
 
 import reshard
@@ -17,6 +18,7 @@ from reshard.check.engine_vllm import DirectClient, VllmWorker, running
 from reshard.check.table import Row, places_of, said, tensors_of, varied
 from reshard.learn.__main__ import checkpoint
 from reshard.learn.models import tiny
+from reshard.learn.models.stored import STORED, Stored
 
 __all__ = ["ENGINE", "SIZES", "row"]
 
@@ -27,7 +29,7 @@ SIZES = tiny.Sizes(heads=8, kv_heads=2, head_dim=64, hidden=256, intermediate=19
 
 def row(name: str, format: str, work: pathlib.Path) -> Row:
   """A class in a format. Errors: those of transformers and vLLM if they do not build it."""
-  made = checkpoint(work / "made", name, SIZES)
+  made = checkpoint(work / "made", name, SIZES, stored=_form(name))
   a, b = (_stored(varied(made, work / f"{seed}", seed), format, work) for seed in (1, 2))
   out = Row(name, format)
 
@@ -44,8 +46,11 @@ def row(name: str, format: str, work: pathlib.Path) -> Row:
         out.theirs += [place for place in see(worker.check(folder)) if place not in out.theirs]
     except Exception as error:
       out.reload = said(error)
-  with running(a) as worker:
-    out.ours = _updated(worker, a, b, see)
+  try:
+    with running(a) as worker:
+      out.ours = _updated(worker, a, b, see)
+  except Exception as error:
+    out.update = said(error)
   return out
 
 
@@ -53,9 +58,8 @@ def _updated(worker: VllmWorker, a: pathlib.Path, b: pathlib.Path, see: Callable
   """The places that differ after updates by reshard, to B and back to A."""
   found: list[str] = []
   layout = _layout(a)
-  names = [t.name for t in layout.local(0)]
   stored = tensors_of(a)
-  held = {name: stored[name] for name in names}
+  held = {t.name: stored[t.name] for t in layout.local(0)}
   with reshard.vllm.Trainer(layout, held, client=DirectClient(worker)) as trainer:
     for folder in (b, a):
       stored = tensors_of(folder)
@@ -64,6 +68,12 @@ def _updated(worker: VllmWorker, a: pathlib.Path, b: pathlib.Path, see: Callable
       trainer.update()
       found += [place for place in see(worker.check(folder)) if place not in found]
   return found
+
+
+def _form(name: str) -> Stored | None:
+  """The form of checkpoints that vLLM loads, if it is not that of transformers."""
+  kind = getattr(transformers, name).config_class.model_type
+  return next((form for form in STORED.get(kind, ()) if "vllm" in form.alone), None)
 
 
 def _layout(folder: pathlib.Path) -> reshard.Layout:

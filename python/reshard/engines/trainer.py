@@ -9,7 +9,7 @@ import secrets
 import tempfile
 import threading
 import uuid
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, Self, TypeVar, cast
 
@@ -184,6 +184,7 @@ class EngineTrainer:
       _check_same(layout, source, self.rank)
       if len(parts.table) != len(layout.model.tensors) or parts.draft_config is not None:
         self._tensors = parts.tensors(self._tensors, source, self.rank)
+      self._tensors = {t.name: _viewed(self._tensors[t.name], t.shape) for t in source.local(self.rank)}
       link.prepare(source, target, source_tensors=self._tensors, on_phase=self._on_phase)
       self._source = source
       workers = messages[trainers:]
@@ -383,6 +384,14 @@ class _Call(Generic[T]):
     self._thread.join(timeout=5.0)
     if self.error is not None:
       raise self.error from error
+
+
+def _viewed(tensor: Any, shape: Sequence[int]) -> Any:
+  """A tensor of a file's shape in that of the model's, where dimensions of the model are one in files (gpt-oss)."""
+  view = getattr(tensor, "view", None)
+  if view is None or len(tensor.shape) >= len(shape):
+    return tensor
+  return view(tuple(shape))
 
 
 def _method(client: Any, name: str) -> Callable[..., Any]:

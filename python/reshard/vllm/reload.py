@@ -10,12 +10,13 @@ graphs hold. Two entrances lead into it:
 * `load_local`: this worker's own tensors, as its loader would have left them (shards, fused and
   padded), layer by layer, without `load_weights`.
 
-Both repair what the reload alone leaves stale (`_prepare`, `_process_tied`).
+Both repair what the reload alone leaves stale (`_prepare`, `_copy_unpacked`, `_process_tied`).
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -74,7 +75,9 @@ def load_tensors(model: torch.nn.Module) -> dict[str, LoadTensor]:
     live = dict(module._parameters) | dict(module._buffers)
     for name, tensor in {**live, **parameters, **buffers}.items():
       now = live.get(name)
-      if tensor is None or (now is not None and id(now) in seen):
+      # A buffer that is not recorded shares a parameter's memory: it goes when a reload begins, and comes back at its end.
+      alias = name in module._buffers and name not in buffers and name not in _SKIP_LOAD
+      if tensor is None or alias or (now is not None and id(now) in seen):
         continue
       seen.add(id(now))
       is_parameter = name in parameters or (name not in buffers and name in module._parameters)
@@ -91,9 +94,10 @@ def load_checkpoint(
   Errors: those of `load_weights` and of `process_weights_after_loading`; the model is torn then.
   """
   _prepare(model.modules())
-  _reload.initialize_layerwise_reload(model)
+  _begin(model)
   cast(Any, model).load_weights(weights)
   _reload.finalize_layerwise_reload(model, model_config)
+  _copy_unpacked(model.modules())
   _process_tied(model, model.modules())
 
 
@@ -118,8 +122,9 @@ def load_local(
     _load_layer(module, model_config, values)
   deferred = [m for m in model.modules() if m not in layers and is_attention(m)]
   if deferred:  # they derive tensors of other layers' weights, as MLA does
-    _reload.initialize_layerwise_reload(_Modules(deferred))
+    _begin(_Modules(deferred))
     _reload.finalize_layerwise_reload(_Modules(deferred), model_config)
+  _copy_unpacked(model.modules())
   _process_tied(model, [*layers, *written])
 
 
@@ -136,13 +141,16 @@ def unloaded(model: torch.nn.Module, model_config: Any) -> Iterator[torch.nn.Mod
 
   Its loaders may write into its parameters, and replace them.
   """
-  _reload.initialize_layerwise_reload(model)
+  _begin(model)
   try:
     for module in model.modules():
       for name, tensor in list(module._parameters.items()):
         if tensor is not None:
           # Copies: the recorded ones are for later reloads, and some (biases) are the live ones.
           module._parameters[name] = cast(torch.nn.Parameter, _unwrapped(tensor))
+      for name, tensor in list(module._buffers.items()):
+        if tensor is not None and tensor.is_meta:  # others are tables, which loaders read
+          module._buffers[name] = _unwrapped(tensor)
     yield model
   finally:
     level = _layerwise.logger.level
@@ -224,6 +232,17 @@ def _by_layer(
   return layers
 
 
+def _begin(model: Any) -> None:
+  """Begins a reload. vLLM asks loaders for their names, which functools.partial has not (MiniMax-M2)."""
+  for module in model.modules():
+    parameters, buffers = _layerwise.get_layerwise_info(module).restore_metadata
+    for tensor in (*parameters.values(), *buffers.values(), *module._parameters.values()):
+      loader: Any = getattr(tensor, "weight_loader", None)
+      if isinstance(loader, functools.partial) and not hasattr(loader, "__name__"):
+        loader.__name__ = "partial"  # type: ignore[attr-defined]
+  _reload.initialize_layerwise_reload(model)
+
+
 def _copy_whole(param: torch.Tensor, loaded_weight: torch.Tensor) -> None:
   param.data.copy_(loaded_weight)
 
@@ -237,7 +256,7 @@ def _load_layer(
     if live.data_ptr() != tensor.data_ptr():
       live.data.copy_(tensor)
   one = _Modules([module])
-  _reload.initialize_layerwise_reload(one)
+  _begin(one)
   # The loaders of the recorded tensors give way to a plain copy, and come back at the end.
   loaders: list[tuple[Any, Any]] = []
   missing = object()
@@ -275,6 +294,21 @@ def _prepare(modules: Iterable[torch.nn.Module]) -> None:
     method: Any = getattr(module, "quant_method", None)
     if getattr(method, "moe_kernel", None) is not None:
       method.moe_kernel = None
+
+
+def _copy_unpacked(modules: Iterable[torch.nn.Module]) -> None:
+  """Brings buffers up to date that had a convolution's memory until a kernel for CPUs packed it (Mamba 2).
+
+  The buffer keeps the weight as it was loaded, and a reload, which takes it for a part of the convolution's, leaves it.
+  """
+  for module in modules:
+    _, recorded = _layerwise.get_layerwise_info(module).restore_metadata
+    for name in module._non_persistent_buffers_set - recorded.keys() - _SKIP_LOAD:
+      buffer = module._buffers.get(name)
+      for child in module.children():
+        unpacked: Any = getattr(child, "_cpu_unpacked_conv_weight", None)
+        if buffer is not None and unpacked is not None and unpacked.shape == buffer.shape:
+          buffer.data.copy_(unpacked)
 
 
 def _process_tied(model: torch.nn.Module, loaded: Iterable[torch.nn.Module]) -> None:

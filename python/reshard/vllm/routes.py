@@ -79,17 +79,20 @@ class Route(abc.ABC):
     holds: what this worker receives, as plain values, for the layout of all workers.
     live: those of it that a refit writes into the model's own memory, by name.
     forms: of the others, data and scales, by name.
+    exponents: those of which the model holds -exp(x), which torch computes here: its last bit is the loader's.
   """
 
   name = ""
   holds: manifest.Manifest
   live: dict[str, torch.Tensor]
   forms: dict[str, Form]
+  exponents: Collection[str] = ()
 
   def arrived(self, raw: Raw) -> Iterator[tuple[str, torch.Tensor]]:
     """What has arrived outside the model, by the names of the engine's loader."""
     for name, form in self.forms.items():
-      yield form.name, form.view(raw(name))
+      tensor = form.view(raw(name))
+      yield form.name, -torch.exp(tensor) if name in self.exponents else tensor
 
   @abc.abstractmethod
   def apply(self, model: torch.nn.Module, model_config: Any, raw: Raw) -> None:
@@ -148,6 +151,7 @@ class LocalRoute(Route):
     wanted: Collection[str] | None = None,
   ) -> None:
     self.holds, self.live, self.forms = [], {}, {}
+    self.exponents = set()
     self._written: dict[torch.nn.Module, None] = {}
     slots = fit(model, layout, rank, shared)
     updated = {slot.module for slot in slots.values()}.difference(shared)
@@ -171,7 +175,10 @@ class LocalRoute(Route):
       slot = slots[name]
       self.holds.append({**entry, "dtype": _dtype_name(slot.dtype)})
       live = getattr(slot.module, slot.attribute).detach()
-      if in_place and _is_own(live, slot):
+      if entry["map"] == "negated_exp" and slot.dtype == torch.float32:
+        self.holds[-1]["map"] = "identity"
+        self.exponents.add(name)
+      elif in_place and _is_own(live, slot):
         self.live[name] = live.view(entry["shape"])
         self._written[slot.module] = None
     for t in layout.local(rank):
