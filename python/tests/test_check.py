@@ -156,6 +156,13 @@ def test_what_nothing_sets_is_left_out_and_said(live):
   assert [d.path for d in report.differences] == ["layers.1.table"] and "2 that nothing sets" in str(report)
 
 
+def test_memory_that_both_models_have_is_said(live):
+  """A cache of the process, from which a fresh load gets the engine's own tensors: a fault in it would not show."""
+  fresh = Fresh(FRESH.build, [*FRESH.steps, ("share", lambda m: setattr(m.layers[1], "table", live.layers[1].table))])
+  report = check(live, fresh, RULES)
+  assert report.shared == ["layers.1.table"] and "1 in shared memory not compared" in str(report)
+
+
 def test_what_only_the_live_model_has_is_said(live):
   live.layers[0].cache_of_a_forward_pass = torch.ones(3)
   report = check(live, FRESH, RULES)

@@ -77,6 +77,24 @@ def test_the_blocks_on_tracing_run(tmp_path):
   assert "recording proved with values" in printed and "mul" in printed
 
 
+def test_the_block_on_checks_of_a_module_runs(tmp_path):
+  pytest.importorskip("torch")
+  *_, block = blocks_of("check.md")
+  assert "1 differ\n  rank 0: parameter 'bias'" in runs("check.md", [block], tmp_path)
+
+
+def test_the_page_of_the_table_of_checks_has_its_form():
+  """It is made by a tool: a row for each class that has a card, and the counts of what rows say."""
+  lines = (DOCS / "check_table.md").read_text().splitlines()
+  rows = [line.split(" | ") for line in lines if line.startswith("| ") and not line.startswith(("| class", "| ---"))]
+  cards = {p.stem for p in (DOCS.parent / "examples/cards/vllm").glob("*.json")}
+  assert {row[0].removeprefix("| ") for row in rows} == cards
+  assert lines[2].startswith("# Checks of vLLM ")
+  verdicts = [row[-1].removesuffix(" |").partition(":")[0] for row in rows]
+  counts = dict(reversed(part.split(" ", 1)) for part in lines[4].partition(": ")[2].partition(". ")[0].split(", "))
+  assert lines[4].startswith(f"{len(rows)} rows") and {k: int(v) for k, v in counts.items()} == {v: verdicts.count(v) for v in set(verdicts)}
+
+
 def test_the_block_on_loading_and_saving_runs(tmp_path):
   pytest.importorskip("torch")
   prelude = """
@@ -155,7 +173,7 @@ def test_calls_of_vllm_have_arguments_that_exist():
   (trace,) = [n for n in ast.parse(file.read_text()).body if isinstance(n, ast.FunctionDef) and n.name == "trace_vllm"]
   taken = {a.arg for a in trace.args.kwonlyargs}
   seen = []
-  for name, positional, keywords in calls_in(blocks_of("tracing.md") + blocks_of("vllm.md")):
+  for name, positional, keywords in calls_in(blocks_of("tracing.md") + blocks_of("vllm.md") + blocks_of("check.md")[:1]):
     if name == "traced_vllm.layout":
       assert positional == 1 and keywords <= taken, (keywords, taken)
       seen.append(name)

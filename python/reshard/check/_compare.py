@@ -54,6 +54,9 @@ def compare(ours: torch.nn.Module, fresh: torch.nn.Module, rules: Rules) -> tupl
       found.append(Found(place, a, b))
     if not isinstance(a, torch.Tensor) or not isinstance(b, torch.Tensor):
       return
+    if _is_one(a, b):
+      report.shared.append(place.path)
+      return
     report.bytes += b.nbytes
     if place.kind == "native":
       return
@@ -66,6 +69,13 @@ def compare(ours: torch.nn.Module, fresh: torch.nn.Module, rules: Rules) -> tupl
   walk.models(ours, fresh)
   report.ignored, report.served = walk.ignored, walk.served
   return report, found
+
+
+def _is_one(ours: torch.Tensor, fresh: torch.Tensor) -> bool:
+  """True if both are in the same memory."""
+  if any(t.layout != torch.strided or t.numel() == 0 or t.is_meta for t in (ours, fresh)):
+    return False
+  return ours.untyped_storage().data_ptr() == fresh.untyped_storage().data_ptr()
 
 
 def same(ours: Any, fresh: Any) -> bool:

@@ -64,6 +64,7 @@ class Report:
   bytes        of the tensors among them
   differences  in the order of the modules
   unset        what differs, but also between two fresh loads: memory that nothing sets. Not compared
+  shared       what the fresh load has in the engine's own memory, so that nothing can be compared: caches of a process
   served       what the engine made while it served and a fresh load does not have, so that nothing can be compared
   ignored      attributes that a rule left out, by the rule, and how many
   ranks        of the engine, which were checked
@@ -73,6 +74,7 @@ class Report:
   bytes: int = 0
   differences: list[Difference] = field(default_factory=list)
   unset: list[str] = field(default_factory=list)
+  shared: list[str] = field(default_factory=list)
   served: list[str] = field(default_factory=list)
   ignored: dict[str, int] = field(default_factory=dict)
   ranks: list[int] = field(default_factory=lambda: [0])
@@ -105,6 +107,7 @@ class Report:
       made.bytes += one.bytes
       made.differences += one.differences
       made.unset += one.unset
+      made.shared += one.shared
       made.served += one.served
       made.ranks += one.ranks
     return made
@@ -127,6 +130,8 @@ class Report:
     head = f"{self.tensors} tensors ({self.bytes} bytes) and {self.compared['number']} numbers of {ranks} compared"
     if self.unset:
       head += f", {len(self.unset)} that nothing sets left out"
+    if self.shared:
+      head += f", {len(self.shared)} in shared memory not compared"
     if self.served:
       head += f", {len(self.served)} that only a serving engine has not compared"
     if self.equal:

@@ -127,8 +127,11 @@ class Walk:
       del self._seen[id(ours), id(fresh)]
       self._module(place.path, ours, fresh)
     elif (reader := self._rules.reader_of(ours)) is not None:
-      owner = place.owner
-      for (name, a), (_, b) in zip(reader(owner, ours), reader(owner, fresh), strict=True):
+      read = list(zip(reader(place.owner, ours), reader(place.owner, fresh), strict=True))
+      if not read:
+        rule = "memory of libraries that cannot be read"
+        self.ignored[rule] = self.ignored.get(rule, 0) + 1
+      for (name, a), (_, b) in read:
         self._visit(place.below(f"<{name}>", "native"), a, b)
     else:
       for name, a, b in _parts(ours, fresh):

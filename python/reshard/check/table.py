@@ -21,10 +21,11 @@ from safetensors.torch import load_file, save_file
 
 from reshard.check._report import Report
 
-__all__ = ["HEAD", "Row", "line_of", "rows", "tensors_of", "varied"]
+__all__ = ["HEAD", "Row", "line_of", "page", "places_of", "rows", "said", "summary", "tensors_of", "varied"]
 
 #: What a row says in the end.
-EQUAL, REPAIRED, WRONG, DIFFERS, NOTHING = "equal", "repaired by reshard", "wrong in the engine", "differs", "not built"
+EQUAL, REPAIRED, WRONG, DIFFERS = "equal", "repaired by reshard", "wrong in the engine", "differs"
+REFUSED, NOTHING = "refused by reshard", "not built"
 HEAD = "| class | format | experts | tensors | reshard | the engine's own reload | |\n| --- | --- | --- | --- | --- | --- | --- |"
 
 
@@ -33,7 +34,7 @@ class Row:
   """One class in one format.
 
   experts  the back end of its experts; "" if it has none
-  tensors  how many were compared
+  tensors  how many were compared, and of `shared` ones not
   ours     the places that differ after updates by reshard, with # for numbers; theirs: after the engine's own reload
   error    why the engine does not build the model here; `update`, `reload`: why an update by reshard, or the engine's own reload, failed
   """
@@ -42,6 +43,7 @@ class Row:
   format: str
   experts: str = ""
   tensors: int = 0
+  shared: int = 0
   ours: list[str] = field(default_factory=list)
   theirs: list[str] = field(default_factory=list)
   error: str = ""
@@ -54,7 +56,7 @@ class Row:
     if self.error:
       return NOTHING
     if self.update:
-      return DIFFERS
+      return REFUSED if self.update.startswith("UnsupportedError") else DIFFERS
     if self.ours:
       return WRONG if set(self.ours) <= set(self.theirs) else DIFFERS
     return REPAIRED if self.theirs or self.reload else EQUAL
@@ -65,7 +67,31 @@ def line_of(row: Row) -> str:
   if row.error:
     return f"| {row.name} | {row.format} | | | | | {NOTHING}: {row.error} |"
   cells = (f"fails: {error}" if error else _listed(places) for error, places in ((row.update, row.ours), (row.reload, row.theirs)))
-  return f"| {row.name} | {row.format} | {row.experts} | {row.tensors} | {' | '.join(cells)} | {row.verdict} |"
+  return f"| {row.name} | {row.format} | {row.experts} | {row.tensors}{f', {row.shared} not' * (row.shared > 0)} | {' | '.join(cells)} | {row.verdict} |"
+
+
+def summary(rows: Sequence[Row]) -> str:
+  """How many rows say what."""
+  counts = {verdict: sum(row.verdict == verdict for row in rows) for verdict in (EQUAL, REPAIRED, WRONG, DIFFERS, REFUSED, NOTHING)}
+  return ", ".join(f"{count} {verdict}" for verdict, count in counts.items() if count)
+
+
+def page(engine: str, rows: Sequence[Row]) -> str:
+  """The table as a page of docs/. Of a class that the engine builds in another format, it leaves out those that it does not build."""
+  built = {row.name for row in rows if not row.error}
+  rows = [row for row in rows if not row.error or row.name not in built]
+  lines = [
+    "<!-- SPDX-License-Identifier: Apache-2.0 -->",
+    "<!-- Made by python -m reshard.check table: do not edit. -->",
+    f"# Checks of {engine}",
+    "",
+    f"{len(rows)} rows: {summary(rows)}. On a CPU, one rank, small models with random values. Each cell says what differs from a",
+    "fresh load after an update to other values, and after one back; [check.md](check.md) explains the columns.",
+    "",
+    HEAD,
+    *map(line_of, rows),
+  ]
+  return "\n".join(lines) + "\n"
 
 
 def _listed(places: Sequence[str]) -> str:

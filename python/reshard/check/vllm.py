@@ -29,14 +29,14 @@ _ROWS = 16
 
 
 def _packed_matrix(module: torch.nn.Module, handler: Any) -> Iterator[tuple[str, torch.Tensor]]:
-  """What oneDNN holds of a weight: its product with the identity, or with some rows."""
+  """What oneDNN holds of a weight: its product with the identity, or with some rows. Nothing of integers."""
   from vllm import _custom_ops as ops
 
-  dtype = getattr(module, "params_dtype", None) or next((p.dtype for p in module.parameters()), torch.get_default_dtype())
-  k, n = handler.k, handler.n
-  yield "sizes", torch.tensor([k, n])
-  if not dtype.is_floating_point or dtype.itemsize < 2:
+  function = getattr(module, "cpu_linear", None)
+  if not getattr(function, "__closure__", None):  # of a kernel that takes quantised inputs
     return
+  dtype = next((p.dtype for p in module.parameters() if p.dtype.is_floating_point), torch.get_default_dtype())
+  k, n = handler.k, handler.n
   if k * k * n <= _WHOLE:
     rows = torch.eye(k, dtype=dtype)
   else:
@@ -112,21 +112,24 @@ def check_model(
 @contextlib.contextmanager
 def _own_tables(vllm_config: Any) -> Iterator[None]:
   """Tables in which layers enter themselves by name, empty: the live model's are there again at the end."""
+  from vllm.model_executor.layers import rotary_embedding
   from vllm.model_executor.models import utils
 
   compilation = vllm_config.compilation_config
   names = [n for n in ("static_forward_context", "static_all_moe_layers") if hasattr(compilation, n)]
   before = {n: getattr(compilation, n) for n in names}
-  missing = dict(utils._model_to_pp_missing_layer_names)
+  kept = [(table, dict(table)) for table in (utils._model_to_pp_missing_layer_names, rotary_embedding._ROPE_DICT)]
   for name, table in before.items():
     setattr(compilation, name, type(table)())
+  rotary_embedding._ROPE_DICT.clear()  # models share these modules
   try:
     yield
   finally:
     for name, table in before.items():
       setattr(compilation, name, table)
-    utils._model_to_pp_missing_layer_names.clear()
-    utils._model_to_pp_missing_layer_names.update(missing)
+    for cache, entries in kept:
+      cache.clear()
+      cache.update(entries)
 
 
 @contextlib.contextmanager

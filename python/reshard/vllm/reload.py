@@ -10,7 +10,7 @@ graphs hold. Two entrances lead into it:
 * `load_local`: this worker's own tensors, as its loader would have left them (shards, fused and
   padded), layer by layer, without `load_weights`.
 
-Both repair what the reload alone leaves stale (`_prepare`, `_copy_unpacked`, `_process_tied`).
+Both repair what the reload alone leaves stale (`_prepare`, `_finish`).
 """
 
 from __future__ import annotations
@@ -97,8 +97,7 @@ def load_checkpoint(
   _begin(model)
   cast(Any, model).load_weights(weights)
   _reload.finalize_layerwise_reload(model, model_config)
-  _copy_unpacked(model.modules())
-  _process_tied(model, model.modules())
+  _finish(model, model.modules())
 
 
 def load_local(
@@ -124,8 +123,7 @@ def load_local(
   if deferred:  # they derive tensors of other layers' weights, as MLA does
     _begin(_Modules(deferred))
     _reload.finalize_layerwise_reload(_Modules(deferred), model_config)
-  _copy_unpacked(model.modules())
-  _process_tied(model, [*layers, *written])
+  _finish(model, [*layers, *written])
 
 
 def process(module: torch.nn.Module) -> None:
@@ -294,6 +292,23 @@ def _prepare(modules: Iterable[torch.nn.Module]) -> None:
     method: Any = getattr(module, "quant_method", None)
     if getattr(method, "moe_kernel", None) is not None:
       method.moe_kernel = None
+
+
+def _finish(model: torch.nn.Module, loaded: Iterable[torch.nn.Module]) -> None:
+  """Repairs what a reload of some modules has left stale."""
+  _copy_unpacked(model.modules())
+  _share_biases(model.modules())
+  _process_tied(model, loaded)
+
+
+def _share_biases(modules: Iterable[torch.nn.Module]) -> None:
+  """Gives kernels of experts that were made again the layer's own biases: they were made with those of the reload."""
+  for module in modules:
+    config: Any = getattr(getattr(module, "quant_method", None), "moe_quant_config", None)
+    for part, name in (("_w1", "w13_bias"), ("_w2", "w2_bias")):
+      own, used = module._parameters.get(name), getattr(config, part, None)
+      if own is not None and getattr(used, "bias", None) is not None and used.bias.shape == own.shape:
+        used.bias = own
 
 
 def _copy_unpacked(modules: Iterable[torch.nn.Module]) -> None:

@@ -293,8 +293,8 @@ class WorkerEngine(WeightTransferEngine):  # type: ignore[misc]
     if link is None or not self._models:
       raise RuntimeError("no trainer has joined, or another one: call init_weight_transfer_engine first")
     with link.ends_the_group():
-      self._check(link.invitation.in_place)
       with self._inside():
+        state.check(self._own_model, self._vllm_config, link.invitation.in_place, update=True)
         mine = self._models[0].check(link, self._source, self._vllm_config, self._device)
     report = checking.reports(link, mine)
     if refuse and not report.equal:

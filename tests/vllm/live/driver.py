@@ -49,7 +49,8 @@ class Cut:
 
 def serve(args, layout, tensors, load, **more):
   """Joins, and for each line "update WORDS" calls load(*WORDS), which makes the tensors those of what the words name, and
-  updates the server. Answers "updated VERSION BYTES", the bytes that this rank sent."""
+  updates the server. Answers "updated VERSION BYTES", the bytes that this rank sent. The line "check" compares the server with a
+  fresh load; the answer is "checked DIFFERENCES TENSORS RANKS"."""
   # A machine may be busy with other things.
   client = reshard.vllm.HttpClient(args.server, timeout=1800) if args.rank == 0 else None
   trainer = reshard.vllm.Trainer(
@@ -66,6 +67,10 @@ def serve(args, layout, tensors, load, **more):
   )
   print("ready", flush=True)
   for line in sys.stdin:
+    if line.split() == ["check"]:
+      report = trainer.check()
+      print(f"checked {len(report.differences)} {report.tensors} {len(report.ranks)}", flush=True)
+      continue
     load(*line.split()[1:])
     report = trainer.update()
     print(f"updated {trainer.version} {report.sent}", flush=True)

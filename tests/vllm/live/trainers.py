@@ -62,6 +62,11 @@ class Trainer:
     self.say("update", *paths)
     return self.hears("updated")
 
+  def check(self):
+    """How many places of the engine differ from a fresh load, how many tensors and ranks were compared: as each rank says it."""
+    self.say("check")
+    return {tuple(map(int, line.split()[1:])) for line in self.hears("checked")}
+
   def ends(self):
     """Waits until every rank has ended; what they said on stderr."""
     return [rank.communicate()[1] for rank in self.ranks]
