@@ -17,7 +17,10 @@ from reshard.check._report import Report
 from reshard.check._rules import Rules
 from reshard.check._walk import Place, Walk
 
-__all__ = ["Fresh", "check"]
+__all__ = ["CONSTRUCTOR", "Fresh", "check"]
+
+#: The step before all others.
+CONSTRUCTOR = "the constructor"
 
 #: What new memory of the first and of the second fresh load holds.
 _PATTERNS = (0x5A, 0xA5)
@@ -79,7 +82,7 @@ class _Filled(TorchFunctionMode):
   """New memory holds a pattern, so that what nothing sets is never equal by chance."""
 
   def __init__(self, pattern: int) -> None:
-    super().__init__()  # type: ignore[no-untyped-call]
+    super().__init__()
     self._pattern = pattern
 
   def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None) -> Any:
@@ -104,7 +107,7 @@ class _Second:
     """Adds to the report what differs, or that nothing sets it."""
     values: dict[tuple[str, str], Any] = {}
     with _Filled(_PATTERNS[1]), self.fresh.build() as made:
-      values = self._note(made, values, "the constructor")
+      values = self._note(made, values, CONSTRUCTOR)
       for name, step in self.fresh.steps:
         step(made)
         values = self._note(made, values, name)

@@ -19,13 +19,14 @@ from typing import Any
 import torch
 from safetensors.torch import load_file, save_file
 
+from reshard.check._fresh import CONSTRUCTOR
 from reshard.check._report import Report
 
 __all__ = ["HEAD", "Row", "line_of", "page", "places_of", "rows", "said", "summary", "tensors_of", "varied"]
 
 #: What a row says in the end.
 EQUAL, REPAIRED, WRONG, DIFFERS = "equal", "repaired by reshard", "wrong in the engine", "differs"
-REFUSED, NOTHING = "refused by reshard", "not built"
+REFUSED, NOTHING, UNLOADED = "refused by reshard", "not built", "not in the checkpoint"
 HEAD = "| class | format | experts | tensors | reshard | the engine's own reload | |\n| --- | --- | --- | --- | --- | --- | --- |"
 
 
@@ -36,6 +37,7 @@ class Row:
   experts  the back end of its experts; "" if it has none
   tensors  how many were compared, and of `shared` ones not
   ours     the places that differ after updates by reshard, with # for numbers; theirs: after the engine's own reload
+  unloaded places of parameters that no step of a fresh load sets: the checkpoint lacks them
   error    why the engine does not build the model here; `update`, `reload`: why an update by reshard, or the engine's own reload, failed
   """
 
@@ -46,6 +48,7 @@ class Row:
   shared: int = 0
   ours: list[str] = field(default_factory=list)
   theirs: list[str] = field(default_factory=list)
+  unloaded: list[str] = field(default_factory=list)
   error: str = ""
   update: str = ""
   reload: str = ""
@@ -58,6 +61,8 @@ class Row:
     if self.update:
       return REFUSED if self.update.startswith("UnsupportedError") else DIFFERS
     if self.ours:
+      if set(self.ours) <= set(self.unloaded):
+        return UNLOADED
       return WRONG if set(self.ours) <= set(self.theirs) else DIFFERS
     return REPAIRED if self.theirs or self.reload else EQUAL
 
@@ -72,14 +77,14 @@ def line_of(row: Row) -> str:
 
 def summary(rows: Sequence[Row]) -> str:
   """How many rows say what."""
-  counts = {verdict: sum(row.verdict == verdict for row in rows) for verdict in (EQUAL, REPAIRED, WRONG, DIFFERS, REFUSED, NOTHING)}
+  counts = {verdict: sum(row.verdict == verdict for row in rows) for verdict in (EQUAL, REPAIRED, WRONG, DIFFERS, REFUSED, UNLOADED, NOTHING)}
   return ", ".join(f"{count} {verdict}" for verdict, count in counts.items() if count)
 
 
 def page(engine: str, rows: Sequence[Row]) -> str:
   """The table as a page of docs/. Of a class that the engine builds in another format, it leaves out those that it does not build."""
-  built = {row.name for row in rows if not row.error}
-  rows = [row for row in rows if not row.error or row.name not in built]
+  shown = {row.name: row.format for row in reversed(rows)} | {row.name: "" for row in rows if not row.error}
+  rows = [row for row in rows if not row.error or row.format == shown[row.name]]
   lines = [
     "<!-- SPDX-License-Identifier: Apache-2.0 -->",
     "<!-- Made by python -m reshard.check table: do not edit. -->",
@@ -98,9 +103,10 @@ def _listed(places: Sequence[str]) -> str:
   return ", ".join(f"`{place}`" for place in places[:4]) + (f" and {len(places) - 4} more" if len(places) > 4 else "") or EQUAL
 
 
-def places_of(report: Report) -> list[str]:
-  """The places that differ, each kind once: # stands for a number."""
-  return list(dict.fromkeys(re.sub(r"(?<=\.)\d+(?=\.)", "#", one.path) for one in report.differences))
+def places_of(report: Report, unloaded: bool = False) -> list[str]:
+  """The places that differ, each kind once: # stands for a number. `unloaded`: only parameters that no step of a fresh load sets."""
+  found = (one for one in report.differences if not unloaded or (one.kind == "parameter" and one.step.startswith(CONSTRUCTOR)))
+  return list(dict.fromkeys(re.sub(r"(?<=\.)\d+(?=\.)", "#", one.path) for one in found))
 
 
 def varied(folder: pathlib.Path, out: pathlib.Path, seed: int) -> pathlib.Path:
@@ -154,5 +160,5 @@ def _apart(one: Callable[[str, str, pathlib.Path], Row], name: str, format: str,
 
 def said(error: BaseException) -> str:
   """An error in a cell."""
-  text = " ".join(str(error).split())[:160] or type(error).__name__
+  text = " ".join(re.sub(r"\S*/reshard-check-[^/]+/", "", str(error)).split())[:160] or type(error).__name__
   return f"{type(error).__name__}: {text}".replace("|", "/")

@@ -41,6 +41,7 @@ def row(name: str, format: str, work: pathlib.Path) -> Row:
   def see(report: Report) -> list[str]:
     out.shared = len(report.shared)
     out.tensors = report.tensors - out.shared
+    out.unloaded += [place for place in places_of(report, unloaded=True) if place not in out.unloaded]
     return places_of(report)
 
   with running(a) as worker:

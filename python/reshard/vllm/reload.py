@@ -146,9 +146,9 @@ def unloaded(model: torch.nn.Module, model_config: Any) -> Iterator[torch.nn.Mod
         if tensor is not None:
           # Copies: the recorded ones are for later reloads, and some (biases) are the live ones.
           module._parameters[name] = cast(torch.nn.Parameter, _unwrapped(tensor))
-      for name, tensor in list(module._buffers.items()):
-        if tensor is not None and tensor.is_meta:  # others are tables, which loaders read
-          module._buffers[name] = _unwrapped(tensor)
+      for name, buffer in list(module._buffers.items()):
+        if buffer is not None and buffer.is_meta:  # others are tables, which loaders read
+          module._buffers[name] = _unwrapped(buffer)
     yield model
   finally:
     level = _layerwise.logger.level
@@ -306,8 +306,9 @@ def _share_biases(modules: Iterable[torch.nn.Module]) -> None:
   for module in modules:
     config: Any = getattr(getattr(module, "quant_method", None), "moe_quant_config", None)
     for part, name in (("_w1", "w13_bias"), ("_w2", "w2_bias")):
-      own, used = module._parameters.get(name), getattr(config, part, None)
-      if own is not None and getattr(used, "bias", None) is not None and used.bias.shape == own.shape:
+      used: Any = getattr(config, part, None)
+      own, bias = module._parameters.get(name), getattr(used, "bias", None)
+      if own is not None and bias is not None and bias.shape == own.shape:
         used.bias = own
 
 
