@@ -75,8 +75,8 @@ def load_tensors(model: torch.nn.Module) -> dict[str, LoadTensor]:
     live = dict(module._parameters) | dict(module._buffers)
     for name, tensor in {**live, **parameters, **buffers}.items():
       now = live.get(name)
-      # A buffer that is not recorded shares a parameter's memory: it goes when a reload begins, and comes back at its end.
-      alias = name in module._buffers and name not in buffers and name not in _SKIP_LOAD
+      # Such a buffer that is not recorded shares a parameter's memory: it goes when a reload begins, and comes back at its end.
+      alias = name in module._non_persistent_buffers_set and name not in buffers and name not in _SKIP_LOAD
       if tensor is None or alias or (now is not None and id(now) in seen):
         continue
       seen.add(id(now))
