@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <span>
 
 #include "reshard/base/check.h"
 #include "reshard/transform/kernels/quantise_kernels.h"
@@ -22,6 +23,7 @@ using kernels::ScalePlaces;
 
 /// Blocks per part, and bytes of the source that must stay cached between both passes.
 constexpr Index kPartBlocks = 128, kQuantisePartBytes = Index{256} << 10;
+constexpr Index kFloatBytes = 4;
 
 const QuantiseKernels& quantise_kernels() {
   static const bool kHasAvx2 = kernels::has_avx2_quantise_kernels();
@@ -70,9 +72,11 @@ void prefetch(const std::byte* first, Index bytes) {
 /// Quantises bands of one matrix.
 class Bands {
  public:
-  Bands(const FloatMatrix& src, const QuantMatrix& dst, float matrix_amax, CopyHint hint)
+  Bands(const FloatMatrix& src, const QuantMatrix& dst, float matrix_amax, const BlockAmaxes& given,
+        CopyHint hint)
       : src_(src),
         dst_(dst),
+        given_(given),
         source_(of_dtype(kernels_, src.dtype)),
         maker_(maker_of(dst.format, matrix_amax)),
         places_(dst),
@@ -100,7 +104,7 @@ class Bands {
     const Index col = first * block_, n = std::min(last * block_, src_.cols) - col;
     const std::byte* const src = src_.data + col * bytes_of_element(src_.dtype);
     std::byte* const data = dst_.data + data_bytes(dst_.format, col);
-    make_scales(src, begin, end, n, last - first);
+    make_scales(src, begin, end, n, first, last - first);
     // The range that contains the first row writes the scale of a single-block matrix.
     if (!is_one_block(dst_.format) || begin == 0) write_scales(begin, first, last);
     // While this part is encoded, the source of the next one is prefetched: the same rows further
@@ -115,7 +119,8 @@ class Bands {
     }
   }
 
-  void make_scales(const std::byte* src, Index begin, Index end, Index n, Index blocks) {
+  void make_scales(const std::byte* src, Index begin, Index end, Index n, Index first,
+                   Index blocks) {
     constexpr Index kTogether = kernels::kScalesTogether;
     const Index made = (blocks + kTogether - 1) / kTogether * kTogether;
     std::array<std::uint32_t, kPartBlocks> maxima;
@@ -132,7 +137,24 @@ class Bands {
         source_.amaxes(row, n, block_, maxima.data());
       }
     }
+    if (given_.first != nullptr && !is_one_block(dst_.format))
+      take_given(begin, first, std::span(maxima).first(static_cast<std::size_t>(blocks)));
     kernels_.scales(maker_, maxima.data(), made, stored_.data(), by_.data());
+  }
+
+  /// Replaces the amaxes of blocks from `first` on by those that the caller gives.
+  void take_given(Index begin, Index first, std::span<std::uint32_t> maxima) {
+    const Index row = dst_.format.block_rows == 0 ? 0 : begin / dst_.format.block_rows;
+    const std::byte* at = given_.first + row * given_.row_bytes + first * kFloatBytes;
+    above_given_ = false;
+    for (std::uint32_t& maximum : maxima) {
+      std::uint32_t given = 0;
+      std::memcpy(&given, at, sizeof given);
+      given &= kFloatMagnitude;
+      above_given_ |= maximum > given;
+      maximum = given;
+      at += kFloatBytes;
+    }
   }
 
   /// The function that encodes n elements of a row.
@@ -145,8 +167,10 @@ class Bands {
     // the portable kernels accept.
     if (maker_.kind == ScaleKind::f16_exact)
       return choose(of_dtype(kernels::portable_quantise_kernels(), src_.dtype));
-    if (!is_one_block(dst_.format)) return choose(source_);
-    // The caller's amax may be too small, or miss a NaN.
+    // The caller's amaxes may be too small, or miss a NaN.
+    if (!is_one_block(dst_.format))
+      return choose(above_given_ ? of_dtype(kernels::portable_quantise_kernels(), src_.dtype)
+                                 : source_);
     std::uint32_t maximum = 0;
     source_.amaxes(src, n, n, &maximum);
     return choose(maximum > matrix_amax_
@@ -161,6 +185,8 @@ class Bands {
 
   const FloatMatrix& src_;
   const QuantMatrix& dst_;
+  const BlockAmaxes& given_;
+  bool above_given_ = false;  ///< an element of the part is larger than its block's given amax.
   const QuantiseKernels& kernels_ = quantise_kernels();
   const QuantiseKernels::OfSource& source_;
   ScaleMaker maker_;
@@ -256,11 +282,39 @@ float amax(const FloatMatrix& matrix) {
   return bits_float(maximum);
 }
 
+void block_amaxes(const FloatMatrix& src, const QuantFormat& format, Index begin, Index end,
+                  const BlockAmaxes& out) {
+  RESHARD_CHECK(is_plain(src.dtype));
+  if (begin == end || src.cols == 0) return;
+  const auto amaxes = of_dtype(quantise_kernels(), src.dtype).amaxes;
+  const Index down = format.block_rows == 0 ? end - begin : Index{format.block_rows};
+  const Index across = format.block_cols == 0 ? src.cols : Index{format.block_cols};
+  const Index blocks = scale_cols(format, src.cols);
+  std::byte* to = out.first + (format.block_rows == 0 ? 0 : begin / down * out.row_bytes);
+  std::array<std::uint32_t, kPartBlocks> maxima;
+  for (Index row = begin; row < end; row += down, to += out.row_bytes) {
+    for (Index first = 0; first < blocks; first += kPartBlocks) {
+      const Index n = std::min(kPartBlocks, blocks - first), col = first * across;
+      std::fill_n(maxima.begin(), n, 0U);
+      for (Index r = row; r < std::min(row + down, end); ++r)
+        amaxes(src.data + r * src.row_bytes + col * bytes_of_element(src.dtype),
+               std::min(n * across, src.cols - col), across, maxima.data());
+      std::memcpy(to + first * kFloatBytes, maxima.data(),
+                  static_cast<std::size_t>(n * kFloatBytes));
+    }
+  }
+}
+
 void quantise_rows(const FloatMatrix& src, const QuantMatrix& dst, Index begin, Index end,
                    float matrix_amax, CopyHint hint) {
+  quantise_rows(src, dst, begin, end, matrix_amax, BlockAmaxes{}, hint);
+}
+
+void quantise_rows(const FloatMatrix& src, const QuantMatrix& dst, Index begin, Index end,
+                   float matrix_amax, const BlockAmaxes& blocks, CopyHint hint) {
   RESHARD_CHECK(is_plain(src.dtype));
   const Index rows = dst.rows, block = dst.format.block_rows;
-  Bands bands(src, dst, matrix_amax, hint);
+  Bands bands(src, dst, matrix_amax, blocks, hint);
   if (dst.format.tensor_factor && begin == 0) {
     const float factor = bands.factor(dst.format.factor_divides);
     std::memcpy(dst.factor, &factor, sizeof factor);

@@ -46,6 +46,21 @@ Result<> check_quant_format(const QuantFormat& format, Index rows, Index cols);
 /// The largest magnitude in a matrix; 0 if it is empty, NaN if any element is NaN.
 float amax(const FloatMatrix& matrix);
 
+/// The amaxes of the blocks of a matrix in borrowed memory: one f32 a block, a row of them for each
+/// row of blocks. No alignment is required. A scale depends on its block's amax only, so a block
+/// that several ranks hold parts of is quantised part by part, given the largest of their amaxes.
+struct BlockAmaxes {
+  std::byte* first = nullptr;  ///< null: none.
+  Index row_bytes = 0;         ///< between rows; 0: all rows are the same one.
+};
+
+/// Writes the amax of each block of rows [begin, end) of a matrix, as amax() does, into the rows of
+/// `out` from the row of blocks of `begin` on. `format`: only the size of its blocks is used. Rows:
+/// as for quantise_rows(); the rows of a single block have their own amax. Allocates nothing.
+/// @pre src is bf16, f16 or f32
+void block_amaxes(const FloatMatrix& src, const QuantFormat& format, Index begin, Index end,
+                  const BlockAmaxes& out);
+
 /// Quantises rows [begin, end) of a matrix: writes data and scales. begin and end are multiples of
 /// block_rows, except that end may be the last row. Blocks of whole columns (block_rows 0) need all
 /// rows in one call; a matrix that is a single block takes any rows. Threads may work on disjoint
@@ -67,6 +82,12 @@ float amax(const FloatMatrix& matrix);
 /// bf16, f16 or f32
 void quantise_rows(const FloatMatrix& src, const QuantMatrix& dst, Index begin, Index end,
                    float matrix_amax, CopyHint hint = CopyHint::streaming);
+
+/// The same with the amaxes of all blocks given, of which this matrix has a part; elements above
+/// them saturate. A single block takes `matrix_amax`, and none of these.
+void quantise_rows(const FloatMatrix& src, const QuantMatrix& dst, Index begin, Index end,
+                   float matrix_amax, const BlockAmaxes& blocks,
+                   CopyHint hint = CopyHint::streaming);
 
 /// Quantises a whole matrix in this thread. Allocates nothing.
 void quantise(const FloatMatrix& src, const QuantMatrix& dst, CopyHint hint = CopyHint::streaming);
