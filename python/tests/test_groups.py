@@ -242,9 +242,11 @@ def test_torchrun_processes_meet_over_their_process_group(tmp_path):
   program = tmp_path / "program.py"
   program.write_text(
     textwrap.dedent("""
+    import weakref
     import torch.distributed as dist
     import reshard
-    from reshard.live._groups import close_groups, shared_group
+    from reshard.live import _groups
+    from reshard.live._groups import close_groups, first_group, shared_group
     dist.init_process_group("gloo")
     rank = dist.get_rank()
     pairs = [dist.new_group([0, 2]), dist.new_group([1])]
@@ -255,6 +257,11 @@ def test_torchrun_processes_meet_over_their_process_group(tmp_path):
     first.barrier()
     first.close()
     assert shared_group() is not first and shared_group().all_gather(b"") == [b""] * 3
+    close_groups()
+    if rank == 0:  # as if another process group had had this identity, on this rank only
+      _groups._groups[id(dist.group.WORLD), "auto", None] = (weakref.ref(pairs[0]), reshard.local(1)[0])
+    first = shared_group(transport="shm")
+    assert shared_group() is not first and first_group() is first and first_group().all_gather(b"") == [b""] * 3
     close_groups()
     with reshard.from_torch() as group:
       assert (group.rank, group.size) == (rank, 3)

@@ -14,7 +14,8 @@ from reshard._rendezvous import from_torch
 if TYPE_CHECKING:
   from torch.distributed import ProcessGroup as TorchGroup
 
-# By identity of the process group, transport and GPU. The reference says whether it is still that one.
+# By identity of the process group, transport and GPU, in the order in which they were made, which is that of all
+# ranks. The reference says whether it is still that process group: a later one may have the identity of one that ended.
 _groups: dict[tuple[int, str, int | None], tuple[weakref.ref[Any], _core.ProcessGroup]] = {}
 
 
@@ -37,6 +38,7 @@ def shared_group(
   if known is not None and known[0]() is of and works(known[1]):
     return known[1]
   made = from_torch(of, transport=transport, timeout=timeout, gpu=gpu)
+  _groups.pop(key, None)  # else the group would take the place of one that some ranks may not have had
   _groups[key] = (weakref.ref(of), made)
   return made
 
