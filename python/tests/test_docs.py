@@ -95,6 +95,26 @@ def test_the_page_of_the_table_of_checks_has_its_form():
   assert lines[4].startswith(f"{len(rows)} rows") and {k: int(v) for k, v in counts.items()} == {v: verdicts.count(v) for v in set(verdicts)}
 
 
+def test_the_block_on_refits_in_the_background_runs(tmp_path):
+  prelude = """
+import reshard
+layout = reshard.layout("hf", reshard.Model.from_tensors("one", {"x": ((2,), "float32")}))
+weights, served = bytearray(8), bytearray(8)
+session = reshard.Session(
+  reshard.local(1)[0], source=layout, source_tensors={"x": weights}, target=layout, target_tensors={"x": served}
+)
+
+def forward_and_backward():
+  return 1
+
+def update_weights(loss):
+  weights[:] = bytes([weights[0] + loss]) * 8
+"""
+  (block,) = blocks_of("background.md")
+  calls = "for version in range(3):\n  assert step(session, version).version == version and served == bytes([version]) * 8"
+  runs("background.md", [block, calls + "\nprint(served)"], tmp_path, prelude)
+
+
 def test_the_block_on_loading_and_saving_runs(tmp_path):
   pytest.importorskip("torch")
   prelude = """

@@ -18,6 +18,7 @@ EXAMPLES = Path(__file__).parents[2] / "examples/python"
   [
     ("refit_in_process.py", "every tensor is the same on both sides"),
     ("quantised_target.py", "tensors were quantised"),
+    ("background.py", "no byte of a later step was in an earlier version"),
   ],
 )
 def test_an_example_of_one_process_runs(name, text):

@@ -90,8 +90,10 @@ Result<> Session::State::renew_memory() {
   return {};
 }
 
-Result<> Session::State::transfer_and_check(SessionReport& report) {
+Result<> Session::State::transfer_and_check(SessionReport& report,
+                                            const std::function<void()>& sources_free) {
   const int copy = next_copy();
+  pause = {};
   if (options.buffering == Buffering::in_place) {
     if (has_target()) published->set({TargetState::torn, published->target_version().version, 0});
     is_recorded = false;
@@ -108,6 +110,7 @@ Result<> Session::State::transfer_and_check(SessionReport& report) {
     if (!is_verdict(control, moved.error())) finished = moved.error();
     return moved;
   }
+  if (!verifies && sources_free) sources_free();
   RESHARD_TRY(enter(SessionPhase::check));
   if (verifies) {
     const Stopwatch clock;
@@ -119,6 +122,7 @@ Result<> Session::State::transfer_and_check(SessionReport& report) {
     // Any other error has aborted the group.
     if (!checked && !is_verdict(control, checked.error())) finished = checked.error();
     RESHARD_TRY(std::move(checked));
+    if (sources_free) sources_free();
   }
   return {};
 }
@@ -133,7 +137,9 @@ Result<> Session::State::commit(std::int64_t version, SessionReport& report) {
     return finish(std::move(prepared).error());
   if (has_target()) published->set({TargetState::whole, version, copy});
   is_recorded = options.verify == VerifyMode::always;
+  if (options.buffering == Buffering::doubled) pause = {};
   RESHARD_TRY(enter(SessionPhase::committed));
+  if (has_target()) report.pause_seconds = pause.seconds();
   if (auto all = control.barrier(deadline()); !all) return finish(std::move(all).error());
   report.commit_seconds = clock.seconds();
   return {};
@@ -146,7 +152,13 @@ Result<> Session::State::finish_trace() {
   return {};
 }
 
+Error Session::State::busy(std::string_view call) {
+  return {Code::invalid_argument,
+          fmt::format("{}: a refit of this session is in progress; wait for its end", call)};
+}
+
 Result<> Session::State::verify() {
+  if (in_progress()) return tl::unexpected(busy("verify()"));
   if (finished)
     return fail(Code::invalid_argument, "this session's group was aborted: " + finished->message);
   const int copy = has_target() ? published->target_version().buffer : 0;
@@ -174,26 +186,45 @@ Result<Session> Session::prepare(Transport& transport, ControlPlane& control, Se
   return Session(std::move(state));
 }
 
-Result<SessionReport> Session::refit(std::int64_t version) {
+Result<SessionReport> Session::State::refit(std::int64_t version, SessionReport report,
+                                            const std::function<void()>& sources_free) {
   const Stopwatch clock;
-  State& s = *state_;
-  SessionReport report;
-  auto done = s.begin(version, report);
-  if (done) done = s.transfer_and_check(report);
-  if (done) done = s.commit(version, report);
-  if (!done && s.tracer) s.tracer->finish_alone();
+  auto done = begin(version, report);
+  if (done) done = transfer_and_check(report, sources_free);
+  if (done) done = commit(version, report);
+  if (!done && tracer) tracer->finish_alone();
   report.version = version;
   report.seconds = clock.seconds();
-  if (done) done = s.finish_trace();
-  if (!done) return tl::unexpected(s.explained(std::move(done).error(), version));
+  if (done) done = finish_trace();
+  if (!done) return tl::unexpected(explained(std::move(done).error(), version));
   return report;
+}
+
+Result<SessionReport> Session::refit(std::int64_t version) {
+  if (state_->in_progress()) return tl::unexpected(state_->busy("refit()"));
+  SessionReport report;
+  state_->take_snapshot(report);
+  return state_->refit(version, report, nullptr);
+}
+
+Result<PendingRefit> Session::refit_async(std::int64_t version, std::function<void()> on_end) {
+  State& s = *state_;
+  if (s.in_progress()) return tl::unexpected(s.busy("refit_async()"));
+  SessionReport report;
+  s.take_snapshot(report);
+  auto started = PendingRefit::start(
+      [&s, version, report](const PendingRefit::FreeSources& free) {
+        return s.refit(version, report, free);
+      },
+      s.snapshot != nullptr, std::move(on_end));
+  if (!started) return s.finish(std::move(started).error());
+  s.pending = *started;
+  return started;
 }
 
 void Session::update(SessionSide source, SessionSide target) {
   target.published = state_->published;
-  state_->is_watched = false;
-  state_->source = std::move(source);
-  state_->target = std::move(target);
+  state_->take(std::move(source), std::move(target));
 }
 
 Result<> Session::verify() { return state_->verify(); }

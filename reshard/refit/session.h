@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "reshard/exec/refit_options.h"
+#include "reshard/refit/pending_refit.h"
 #include "reshard/refit/session_report.h"
 #include "reshard/refit/session_side.h"
 #include "reshard/trace/trace_options.h"
@@ -56,6 +57,10 @@ struct SessionOptions {
   /// True: refit() plans anew if layouts or addresses changed since prepare(). False: it is an
   /// error.
   bool replan = false;
+  /// True: each refit first copies this rank's sources to host memory that the session owns, as
+  /// large as they are, and moves the copy; they may be written as soon as refit_async() returns.
+  /// Each rank decides for itself.
+  bool snapshot = false;
   /// If `trace.path` is not empty, which must be so on all ranks or on none: every refit() is
   /// traced, and ends with one more collective step, in which rank 0 writes the trace of all ranks.
   /// A refit that failed leaves its events in "PATH.rankN" on each rank. docs/trace.md.
@@ -102,6 +107,15 @@ class Session {
   /// their PublishedVersions say (docs/versions.md).
   Result<SessionReport> refit(std::int64_t version);
 
+  /// The same in a thread of its own: returns at once, or, with options.snapshot, when the snapshot
+  /// is complete. Until the refit is done, neither the session nor its group takes other calls,
+  /// target_version() excepted; `on_phase` and progress are called in that thread, and `on_end`,
+  /// if given, at its end. Sources must not be written until sources_free() of the result.
+  ///
+  /// Errors of this rank alone, which ends the group: a refit is in progress; the system gives no
+  /// thread. All others are those of the result.
+  Result<PendingRefit> refit_async(std::int64_t version, std::function<void()> on_end = nullptr);
+
   /// Replaces this rank's sides: other layouts or addresses. Not collective. The next refit() tells
   /// all ranks of the change, and plans anew or fails, as options.replan says. The session keeps
   /// its PublishedVersion; `target.published` is ignored. The buffers that were replaced must stay
@@ -112,7 +126,8 @@ class Session {
   TargetVersion target_version() const;
 
   /// Collective. Verifies the targets: their fingerprints must equal those of the last commit (if
-  /// options.verify is always) or of the sources as they are now, converted tensors must be what
+  /// options.verify is always) or of the sources (as they are now; of a snapshot, the last one),
+  /// converted tensors must be what
   /// their sources convert to, and replicas must agree. Errors: `corrupt` names the tensor;
   /// `invalid_argument` if layouts, addresses or memory are no longer what the last refit() used,
   /// on any rank: both leave the group usable; those of rank_fingerprints().

@@ -21,6 +21,12 @@ struct SessionReport {
   double wait_seconds = 0, finish_seconds = 0;
   double check_seconds = 0;   ///< verification.
   double commit_seconds = 0;  ///< until all ranks had committed.
+  /// Before all phases, and outside `seconds`: copying the sources, if the session takes snapshots.
+  double snapshot_seconds = 0;
+  /// The time in which readers of this rank's target had to wait: in place, from the first change
+  /// until the new version was whole and on_phase(committed) had returned; doubled, for
+  /// on_phase(committed) alone, where readers go to the other copy. 0 without a target.
+  double pause_seconds = 0;
   Index bytes = 0;  ///< delivered to this rank's target, in the form in which it stores them.
   /// To other ranks, from other ranks, and within this rank, in the form in which bytes travel.
   Index sent = 0, received = 0, copied = 0;

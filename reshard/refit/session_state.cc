@@ -7,6 +7,7 @@
 #include <algorithm>
 
 #include "reshard/base/hash.h"
+#include "reshard/base/stopwatch.h"
 #include "reshard/exec/agreement.h"
 
 namespace reshard {
@@ -15,6 +16,7 @@ using conversion::Job;
 using session::Addresses;
 using session::BeginRecord;
 using session::GpuMemoryWatch;
+using session::SourceSnapshot;
 
 namespace {
 
@@ -70,11 +72,47 @@ Session::State::State(Transport& data, ControlPlane& agreement, SessionSide from
                       SessionOptions how)
     : transport(data),
       control(agreement),
-      source(std::move(from)),
-      target(std::move(to)),
       options(std::move(how)),
-      published(target.published != nullptr ? target.published : &own_published) {
+      published(to.published != nullptr ? to.published : &own_published) {
+  take(std::move(from), std::move(to));
   if (!options.trace.path.empty()) tracer.emplace(options.trace, me(), control.size());
+}
+
+Session::State::~State() {
+  if (pending) (void)pending->wait(Deadline::never());
+}
+
+void Session::State::take(SessionSide from, SessionSide to) {
+  is_watched = false;
+  given_source = from;
+  source = std::move(from);
+  target = std::move(to);
+  if (!options.snapshot || source.buffers == nullptr) return;
+  if (snapshot == nullptr || !snapshot->fits(*source.buffers)) {
+    // Peers may use the memory of the plan until there is another one.
+    if (job != nullptr && replaced_snapshot == nullptr) replaced_snapshot = std::move(snapshot);
+    auto made = SourceSnapshot::make(*source.buffers, me(), options.refit.threads);
+    if (made) {
+      snapshot = *std::move(made);
+    } else {
+      snapshot = nullptr;
+      given_source.trouble = source.trouble = "no snapshot: " + made.error().message;
+      return;
+    }
+  }
+  given_memory = GpuMemoryWatch::of("source", given_source, me());
+  source.buffers = &snapshot->buffers();
+}
+
+void Session::State::take_snapshot(SessionReport& report) {
+  if (snapshot == nullptr) return;
+  const Stopwatch clock;
+  source.trouble = given_source.trouble;
+  if (source.trouble.empty()) source.trouble = given_memory.look().trouble;
+  if (source.trouble.empty())
+    if (auto done = snapshot->take(*given_source.buffers); !done)
+      source.trouble = "the snapshot: " + done.error().message;
+  report.snapshot_seconds = clock.seconds();
 }
 
 std::string Session::State::trouble() const {
@@ -175,6 +213,7 @@ Result<> Session::State::make_job() {
   agreed = received;
   source_addresses = Addresses("source", source, me());
   target_addresses = Addresses("target", target, me());
+  replaced_snapshot.reset();
   Digest all;
   for (const BeginRecord& r : agreed)
     all.add(r.source).add(r.target).add(r.options).add(r.addresses);

@@ -1,16 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "reshard/base/stopwatch.h"
 #include "reshard/refit/conversion/job.h"
 #include "reshard/refit/session.h"
 #include "reshard/refit/session/addresses.h"
 #include "reshard/refit/session/begin.h"
 #include "reshard/refit/session/gpu_memory_watch.h"
+#include "reshard/refit/session/source_snapshot.h"
 #include "reshard/trace/refit_tracer.h"
 
 namespace reshard {
@@ -19,6 +22,8 @@ namespace reshard {
 struct Session::State {
   State(Transport& data, ControlPlane& agreement, SessionSide from, SessionSide to,
         SessionOptions how);
+  /// Waits for a refit that is in progress.
+  ~State();
 
   /// Collective. Agrees on everything and makes the job. Errors: as Session::prepare().
   Result<> prepare();
@@ -42,10 +47,23 @@ struct Session::State {
   /// Why what is prepared cannot be used with the sides as they are; "" if it can.
   std::string job_trouble();
 
+  /// Takes other sides; with options.snapshot, memory for what the source has.
+  void take(SessionSide from, SessionSide to);
+  /// Copies the sources, if the session takes snapshots. All ranks learn of an error by the next
+  /// call.
+  void take_snapshot(SessionReport& report);
+
+  /// Collective. `sources_free`, which may be empty, is called when they are.
+  Result<SessionReport> refit(std::int64_t version, SessionReport report,
+                              const std::function<void()>& sources_free);
+  bool in_progress() const { return pending && !pending->done(); }
+  /// The error of a call that came meanwhile.
+  static Error busy(std::string_view call);
+
   // The phases of a refit. Collective.
   Result<> begin(std::int64_t version, SessionReport& report);
   Result<> renew_memory();
-  Result<> transfer_and_check(SessionReport& report);
+  Result<> transfer_and_check(SessionReport& report, const std::function<void()>& sources_free);
   Result<> commit(std::int64_t version, SessionReport& report);
   Result<> enter(SessionPhase phase);
   /// Aborts the group; the session cannot be used afterwards.
@@ -57,7 +75,10 @@ struct Session::State {
 
   Transport& transport;
   ControlPlane& control;
-  SessionSide source, target;
+  SessionSide source, target;  ///< the source's memory is the snapshot, if there is one.
+  SessionSide given_source;    ///< as the caller passed it.
+  std::unique_ptr<session::SourceSnapshot> snapshot, replaced_snapshot;
+  session::GpuMemoryWatch given_memory;  ///< of given_source, if there is a snapshot.
   const SessionOptions options;
   PublishedVersion own_published;
   PublishedVersion* const published;
@@ -72,8 +93,10 @@ struct Session::State {
   std::unique_ptr<conversion::Job> job;
   std::uint64_t digest = 0;
   SessionPhase phase = SessionPhase::begin;
-  bool is_recorded = false;       ///< the job recorded what the targets hold, after verifying it.
-  std::optional<Error> finished;  ///< why this session can no longer be used.
+  bool is_recorded = false;  ///< the job recorded what the targets hold, after verifying it.
+  Stopwatch pause;           ///< since readers of the target have to wait.
+  std::optional<PendingRefit> pending;  ///< the latest.
+  std::optional<Error> finished;        ///< why this session can no longer be used.
 };
 
 }  // namespace reshard

@@ -21,6 +21,15 @@ Result<> session(Transport& transport, ControlPlane& control, const SessionSide&
 #include "tests/docs/session.inc"
 }
 
+void forward_and_backward();
+void update_weights();
+
+Result<> background(Session& session, std::int64_t version) {
+  using namespace std::chrono_literals;
+#include "tests/docs/background.inc"
+  return {};
+}
+
 Result<> refit(const Planner& planner, const RankBuffers& source, const RankBuffers& target,
                Transport& transport, ControlPlane& control) {
 #include "tests/docs/refit.inc"

@@ -23,7 +23,8 @@ void make_session(TensorSession* self, std::shared_ptr<Group> group, nb::object 
                   nb::object back_tensors, std::string buffering, std::string verify,
                   std::string convert, std::string path, int threads, Index staging_bytes,
                   double timeout, const Names& ignore, const Names& only, bool replan,
-                  nb::object trace, nb::object on_phase, nb::object published, nb::object stream) {
+                  bool snapshot, nb::object trace, nb::object on_phase, nb::object published,
+                  nb::object stream) {
   new (self) TensorSession(std::move(group), {.source = std::move(source),
                                               .source_tensors = std::move(source_tensors),
                                               .target = std::move(target),
@@ -40,6 +41,7 @@ void make_session(TensorSession* self, std::shared_ptr<Group> group, nb::object 
                                               .ignore = ignore.names,
                                               .only = only.names,
                                               .replan = replan,
+                                              .snapshot = snapshot,
                                               .trace = std::move(trace),
                                               .on_phase = std::move(on_phase),
                                               .published = std::move(published)});
@@ -86,6 +88,8 @@ ignore          names or patterns ("*" any characters, "#" digits) of the model'
 only            names or patterns of the tensors to move; none: all. Others keep their bytes in the
                 target
 replan          True: refit() plans anew if tensors moved or layouts changed. False: it is an error.
+snapshot        True: each refit first copies this rank's sources to host memory of the session, as large
+                as they are, and moves the copy, so that the sources are free when refit_async() returns
 trace           a file that rank 0 writes after each refit, replacing the last one: a Chrome trace of
                 all ranks, which Perfetto opens. All ranks pass one, or none does. See why_slow.
 on_phase        called with "begin", "transfer", "check", "commit" and "committed" when this rank
@@ -119,6 +123,53 @@ InvalidArgumentError on all ranks names rank and tensor, and the session stays u
 versions differ. After a later error a target in place is torn, and a doubled one still has its old
 version whole: CorruptError if verification failed (the group stays usable), AbortedError or
 DeadlineError otherwise.)";
+
+constexpr const char* kAsyncText =
+    R"(Collective. refit() in a thread of its own: returns a PendingRefit at once.
+
+    pending = session.refit_async(version)   # on every rank
+    ...                                      # here the engine serves, and the trainer reads its weights
+    pending.wait_sources_free()              # from here on the trainer may write them
+    report = pending.result()                # or: await pending
+
+With the session's option snapshot=True it returns once the snapshot is complete, and the sources are
+free. Until the refit is done, the group takes no other call, target_version() excepted; `on_phase` and
+`progress` are called in the refit's thread. Errors are those of refit(), and are raised by result(),
+or at the end of a with block if nobody has asked. Ctrl-C does not end the refit; abort() of the group
+does.)";
+
+constexpr const char* kPendingText =
+    R"(A refit that runs in a thread of its own, from Session.refit_async().
+
+It is awaitable: `report = await pending`. Any thread may use it.)";
+
+nb::object awaited(const nb::object& self) {
+  const nb::object waiting = nb::module_::import_("asyncio").attr("to_thread")(self.attr("result"));
+  return waiting.attr("__await__")();
+}
+
+void bind_pending(nb::module_& m) {
+  nb::class_<AsyncRefit>(m, "PendingRefit", collectable<AsyncRefit>(), kPendingText)
+      .def("done", &AsyncRefit::done, "True once the refit has ended. Never waits.")
+      .def("sources_free", &AsyncRefit::sources_free,
+           "True once no rank reads this rank's sources, so that they may be written: at once with "
+           "snapshot=True, otherwise when all ranks have their bytes, and have verified them if "
+           "refits verify; also once the refit has failed. Never waits.")
+      .def("wait_sources_free", &AsyncRefit::wait_sources_free, nb::arg("timeout") = nb::none(),
+           nb::sig("def wait_sources_free(self, timeout: float | None = None) -> bool"),
+           "Waits for that, at most `timeout` seconds. False if they are not free then.")
+      .def("wait", &AsyncRefit::wait, nb::arg("timeout") = nb::none(),
+           nb::sig("def wait(self, timeout: float | None = None) -> bool"),
+           "Waits until the refit is done, at most `timeout` seconds. False if it is not then.")
+      .def("result", &AsyncRefit::result, nb::arg("timeout") = nb::none(),
+           nb::sig("def result(self, timeout: float | None = None) -> SessionReport"),
+           "Waits for the end. Raises what refit() raises, and DeadlineError after `timeout` "
+           "seconds: the refit goes on then.")
+      .def("__await__", &awaited,
+           nb::sig("def __await__(self) -> "
+                   "collections.abc.Generator[typing.Any, None, SessionReport]"))
+      .def("__repr__", &AsyncRefit::text);
+}
 
 nb::object rank_or_none(Rank rank) {
   return rank.value() < 0 ? nb::none() : nb::cast(rank.value());
@@ -162,7 +213,7 @@ const Session& session_of(const TensorSession& x) { return x.session(); }
 void bind_properties(nb::class_<TensorSession>& bound) {
   bound.def_prop_ro("group", &TensorSession::group, "The ProcessGroup that it was made with.")
       .def_prop_ro(
-          "report", [](const TensorSession& x) { return x.report(); },
+          "report", [](TensorSession& x) { return x.report(); },
           "The SessionReport of the last refit that succeeded, or None.")
       .def_prop_ro(
           "published", [](const TensorSession& x) { return x.published_object(); },
@@ -204,6 +255,12 @@ void bind_calls(nb::class_<TensorSession>& bound) {
                    "collections.abc.Callable[[str, int, int], object] | bool | None = False, "
                    "stream: typing.Any = None) -> SessionReport"),
            kRefitText)
+      .def("refit_async", &TensorSession::refit_async, nb::arg("version"), nb::kw_only(),
+           nb::arg("progress") = false, nb::arg("stream") = nb::none(), nb::keep_alive<0, 1>(),
+           nb::sig("def refit_async(self, version: int, *, progress: "
+                   "collections.abc.Callable[[str, int, int], object] | bool | None = False, "
+                   "stream: typing.Any = None) -> PendingRefit"),
+           kAsyncText)
       .def("verify", &TensorSession::verify,
            "Collective. Verifies the targets: against the sources as they are now, or against what "
            "the last commit recorded if the option is verify=\"always\". CorruptError names the "
@@ -239,6 +296,7 @@ void bind_calls(nb::class_<TensorSession>& bound) {
 }  // namespace
 
 void bind_session(nb::module_& m) {
+  bind_pending(m);
   nb::class_<TensorSession> bound(m, "Session", collectable<TensorSession>(), kClassText);
   bound.def(
       "__init__", &make_session, nb::arg("group"), nb::kw_only(), nb::arg("source").none(),
@@ -248,7 +306,7 @@ void bind_session(nb::module_& m) {
       nb::arg("convert") = "receiver", nb::arg("path") = "automatic", nb::arg("threads") = 1,
       nb::arg("staging_bytes") = kStaging, nb::arg("timeout") = 60.0,
       nb::arg("ignore") = nb::tuple(), nb::arg("only") = nb::tuple(), nb::arg("replan") = false,
-      nb::arg("trace") = nb::none(), nb::arg("on_phase") = nb::none(),
+      nb::arg("snapshot") = false, nb::arg("trace") = nb::none(), nb::arg("on_phase") = nb::none(),
       nb::arg("published") = nb::none(), nb::arg("stream") = nb::none(),
       nb::sig("def __init__(self, group: ProcessGroup, *, source: Layout, target: Layout, "
               "source_tensors: typing.Any = None, target_tensors: typing.Any = None, "
@@ -260,6 +318,7 @@ void bind_session(nb::module_& m) {
               "threads: int = 1, staging_bytes: int = 67108864, timeout: float = 60.0, "
               "ignore: str | collections.abc.Iterable[str] = (), "
               "only: str | collections.abc.Iterable[str] = (), replan: bool = False, "
+              "snapshot: bool = False, "
               "trace: str | os.PathLike[str] | None = None, "
               "on_phase: collections.abc.Callable[[str], object] | None = None, "
               "published: PublishedVersion | None = None, stream: typing.Any = None) -> None"));

@@ -29,6 +29,13 @@ constexpr PhaseTime kParts[] = {
     {"wait", "of the move: until the sources could be read", &SessionReport::wait_seconds},
     {"finish", "of the move: from when this rank's bytes were in place until all ranks' were",
      &SessionReport::finish_seconds},
+    {"pause",
+     "in which readers of this rank's target had to wait: in place, from the first change until "
+     "the "
+     "new version was whole; doubled, while on_phase('committed') took them to the other copy",
+     &SessionReport::pause_seconds},
+    {"snapshot", "before all phases: copying the sources, with snapshot=True",
+     &SessionReport::snapshot_seconds},
 };
 
 struct Amount {

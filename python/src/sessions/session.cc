@@ -5,6 +5,7 @@
 
 #include <array>
 
+#include "python/src/sessions/session_call.h"
 #include "reshard/base/closest_name.h"
 
 namespace reshard::python {
@@ -43,21 +44,6 @@ constexpr Choice<RefitPath> kPath[] = {{"automatic", RefitPath::automatic},
                                        {"direct", RefitPath::direct},
                                        {"message", RefitPath::message}};
 
-/// One line of what was thrown, for other ranks.
-std::string text_of(const std::exception_ptr& thrown) {
-  try {
-    std::rethrow_exception(thrown);
-  } catch (const Raised& raised) {
-    return raised.error().message;
-  } catch (const nb::python_error& error) {
-    const std::string text = nb::str(error.value()).c_str();
-    return fmt::format("{}{}{}", nb::str(error.type().attr("__name__")).c_str(),
-                       text.empty() ? "" : ": ", text.substr(0, text.find('\n')));
-  } catch (const std::exception& error) {
-    return error.what();
-  }
-}
-
 /// The same without "rank 3: ", which the library adds.
 std::string trouble_of(const std::exception_ptr& thrown, Rank me) {
   std::string text = text_of(thrown);
@@ -74,15 +60,6 @@ bool ends_the_call(const std::exception_ptr& thrown) {
     return !error.matches(PyExc_Exception);
   } catch (...) {
     return false;
-  }
-}
-
-/// Adds a note to the exception that a callback raised: what became of the call.
-void add_note(const std::exception_ptr& thrown, const std::string& note) {
-  try {
-    std::rethrow_exception(thrown);
-  } catch (nb::python_error& error) {
-    nb::borrow(error.value()).attr("add_note")(note);
   }
 }
 
@@ -127,53 +104,6 @@ std::string path_of(const nb::object& path) {
 bool given(const nb::object& argument) { return argument.is_valid() && !argument.is_none(); }
 
 }  // namespace
-
-/// A collective call while it lasts: holds its callbacks.
-class TensorSession::Call {
- public:
-  Call(TensorSession& session, const nb::object& progress)
-      : session_(session), on_phase_(session.on_phase_), progress_(progress) {
-    session_.call_ = this;
-  }
-  ~Call() { session_.call_ = nullptr; }
-  Call(const Call&) = delete;
-  Call& operator=(const Call&) = delete;
-
-  Result<> enter(SessionPhase phase) {
-    std::string why;
-    const bool went_on = on_phase_.call([&](const nb::object& function) {
-      try {
-        function(name(phase));
-      } catch (...) {
-        why = text_of(std::current_exception());
-        throw;
-      }
-    });
-    if (went_on) return {};
-    return fail(Code::aborted, fmt::format("on_phase('{}') raised {}", name(phase), why));
-  }
-  Progress& progress() { return progress_function_; }
-  void cancel() {
-    progress_.cancel();
-    session_.group_->interrupt();
-  }
-  /// Throws what a callback raised, with the library's error as a note; else nothing.
-  void rethrow(const Raised& raised) {
-    try {
-      on_phase_.rethrow();
-      progress_.rethrow();
-    } catch (nb::python_error&) {
-      add_note(std::current_exception(), raised.error().message);
-      throw;
-    }
-  }
-
- private:
-  TensorSession& session_;
-  Callback on_phase_;
-  ProgressReport progress_;
-  Progress progress_function_ = progress_.progress();
-};
 
 TensorSession::TensorSession(std::shared_ptr<Group> group, const SessionArguments& arguments)
     : group_(std::move(group)) {
@@ -226,6 +156,7 @@ SessionOptions TensorSession::options_of(const SessionArguments& arguments) {
   options.verify = choice_of("verify", arguments.verify, kVerify);
   options.convert = choice_of("convert", arguments.convert, kConvert);
   options.replan = arguments.replan;
+  options.snapshot = arguments.snapshot;
   if (given(arguments.trace)) options.trace.path = path_of(arguments.trace);
   options.refit.progress = [this](std::string_view phase, Index done, Index total) {
     return call_ == nullptr || call_->progress()(phase, done, total);
@@ -307,6 +238,7 @@ void TensorSession::prepare(SessionOptions options, bool usable) {
 const Session& TensorSession::session() const {
   group_->check_process("the session");
   if (!session_) raise(Code::invalid_argument, "the session is closed");
+  if (in_progress()) raise(Code::invalid_argument, "refit_async() of this session is in progress");
   return *session_;
 }
 
@@ -370,6 +302,7 @@ void TensorSession::run(Call& call, const std::exception_ptr& refused,
 SessionReport TensorSession::refit(std::int64_t version, const nb::object& progress,
                                    const nb::object& stream) {
   const Group::Use use(*group_, "refit()");
+  take_result();
   (void)session();
   const std::exception_ptr refused = look_again(stream);
   Call call(*this, progress);
@@ -380,6 +313,7 @@ SessionReport TensorSession::refit(std::int64_t version, const nb::object& progr
 
 void TensorSession::verify() {
   const Group::Use use(*group_, "verify()");
+  take_result();
   (void)session();
   const std::exception_ptr refused = look_again({});
   Call call(*this, nb::bool_(false));
@@ -388,6 +322,7 @@ void TensorSession::verify() {
 
 void TensorSession::update(const SessionArguments& arguments) {
   const Group::Use use(*group_, "update()");
+  take_result();
   (void)session();
   Sides sides = sides_of(arguments);
   look(sides, stream_);
@@ -397,6 +332,7 @@ void TensorSession::update(const SessionArguments& arguments) {
 
 std::string TensorSession::text() const {
   if (!session_) return "<reshard.Session: closed>";
+  if (in_progress()) return "<reshard.Session: refit_async() in progress>";
   return fmt::format("<reshard.Session: rank {} of {}, {} to {}, {} path, target {}>",
                      group_->rank().value(), group_->size(), sides_.source.layout->stored().name(),
                      sides_.target.layout->stored().name(), session_->path(),
@@ -409,6 +345,7 @@ void TensorSession::close() {
   if (!session_) return;
   if (!group_->closed()) {
     const Group::Use use(*group_, "close()");
+    take_result();
     group_->remove(this);
   }
   finish();
@@ -420,11 +357,17 @@ void TensorSession::finish() {
   if (session_) {
     try {
       group_->check_process("");
+      if (in_progress()) group_->abort("the session was dropped during refit_async()");
+      take_result();
       group_->settle();
       session_.reset();
     } catch (const Raised&) {
       // A session of the parent: its threads are not here, so it is left as it is.
       new Session(std::move(*session_));
+      if (async_ != nullptr) new PendingRefit(*async_->refit_);
+      async_ = nullptr;
+      (void)async_call_.release();
+      (void)async_use_.release();
       session_.reset();
     }
   }
@@ -441,7 +384,18 @@ void TensorSession::leave(const nb::object& type, const nb::object& error) {
   if (alone && !group_->closed())
     group_->abort(fmt::format("left the session: {}: {}", nb::str(type.attr("__name__")).c_str(),
                               nb::str(error).c_str()));
+  const std::shared_ptr<AsyncRefit> last = async_;
+  try {
+    if (last != nullptr) (void)last->wait({});
+  } catch (const nb::python_error&) {  // Ctrl-C
+    group_->interrupt();
+    take_result();
+    close();
+    throw;
+  }
+  take_result();
   close();
+  if (last != nullptr && last->failed() && type.is_none()) last->rethrow();
 }
 
 int TensorSession::traverse(visitproc visit, void* arg) const {

@@ -5,9 +5,11 @@
 #include <cstdint>
 #include <exception>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 
+#include "python/src/sessions/async_refit.h"
 #include "python/src/sessions/group.h"
 #include "python/src/sessions/published.h"
 #include "python/src/tensors/buffers.h"
@@ -25,7 +27,7 @@ struct SessionArguments {
   Index staging_bytes = 0;
   double timeout = 0;
   std::set<std::string> ignore{}, only{};  ///< names or patterns.
-  bool replan = false;
+  bool replan = false, snapshot = false;
   nb::object trace{};
   nb::object on_phase{}, published{};
 };
@@ -41,15 +43,18 @@ class TensorSession final : public GroupUser {
 
   /// `stream` replaces the session's for this call, unless it is None.
   SessionReport refit(std::int64_t version, const nb::object& progress, const nb::object& stream);
+  /// refit() in a thread of its own. The group is in use until that ends.
+  std::shared_ptr<AsyncRefit> refit_async(std::int64_t version, const nb::object& progress,
+                                          const nb::object& stream);
   void verify();
   /// Arguments that are invalid objects (not given) stay as they are.
   void update(const SessionArguments& arguments);
 
   const PublishedWord& published() const { return *published_; }
   const nb::object& published_object() const { return published_object_; }
-  const std::optional<SessionReport>& report() const { return report_; }
+  const std::optional<SessionReport>& report();
   const std::shared_ptr<Group>& group() const { return group_; }
-  /// Throws if the session is closed or of another process.
+  /// Throws if the session is closed, in use by refit_async(), or of another process.
   const Session& session() const;
   bool closed() const { return !session_.has_value(); }
   std::string text() const;
@@ -96,6 +101,11 @@ class TensorSession final : public GroupUser {
   /// library's error.
   void run(Call& call, const std::exception_ptr& refused, const std::function<void()>& work);
   void finish();
+  /// Waits for the end of the latest refit_async(), if its result was not taken, and takes it.
+  void take_result();
+  /// True while a refit_async() lasts.
+  bool in_progress() const { return async_ != nullptr && !async_->done(); }
+  friend class AsyncRefit;
 
   std::shared_ptr<Group> group_;
   Sides sides_;
@@ -105,7 +115,12 @@ class TensorSession final : public GroupUser {
   PublishedWord* published_ = nullptr;
   std::optional<Session> session_;
   std::optional<SessionReport> report_;
-  Call* call_ = nullptr;          ///< the one in progress.
+  Call* call_ = nullptr;  ///< the one in progress.
+  /// The latest refit_async(), until its result was taken, and what it needs meanwhile.
+  std::shared_ptr<AsyncRefit> async_;
+  std::unique_ptr<Call> async_call_;
+  std::exception_ptr async_refused_;
+  std::unique_ptr<Group::Use> async_use_;
   bool failed_together_ = false;  ///< the last call failed on all ranks.
 };
 
