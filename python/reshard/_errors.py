@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The exceptions of reshard: one class for each code of an error."""
 
+import sys
 from typing import ClassVar
 
 
@@ -77,3 +78,11 @@ BY_CODE: dict[str, type[Error]] = {
     AbortedError,
   )
 }
+
+
+def add_note(error: BaseException, text: str) -> None:
+  """Adds a line below an error's message, as its add_note() of Python 3.11 does; 3.10 keeps it and shows nothing."""
+  if sys.version_info >= (3, 11):
+    error.add_note(text)
+  else:
+    error.__dict__["__notes__"] = [*getattr(error, "__notes__", ()), text]

@@ -12,6 +12,7 @@ import sysconfig
 import pytest
 
 import reshard
+from reshard import _errors
 
 ROOT = pathlib.Path(__file__).parents[2]
 PACKAGE = pathlib.Path(reshard.__file__).parent
@@ -53,6 +54,13 @@ def test_configs_come_with_the_package():
   installed = PACKAGE / "configs"
   if installed.exists():
     assert {path.stem for path in installed.glob("*.json")} == set(reshard.example_names())
+
+
+def test_notes_are_added_to_errors():
+  error = reshard.NotFoundError("first")
+  for text in ("second", "third"):
+    _errors.add_note(error, text)
+  assert error.__notes__ == ["second", "third"] and str(error) == "first"
 
 
 def test_transports_come_with_the_package():
@@ -99,7 +107,7 @@ def types_of_torch(tmp_path_factory):
 def test_a_strict_type_checker_passes(what, tmp_path, types_of_torch):
   pytest.importorskip("mypy")
   files = ["-p", "reshard"] if what == "the package" else CHECKED[what]()
-  options = ["--strict", "--cache-dir", str(types_of_torch), "--ignore-missing-imports"]
+  options = ["--strict", "--python-version", "3.10", "--cache-dir", str(types_of_torch), "--ignore-missing-imports"]
   command = [sys.executable, "-m", "mypy", *options, "--config-file", str(ROOT / "pyproject.toml"), *files]
   env = os.environ | {"MYPYPATH": ""}
   result = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, check=False)

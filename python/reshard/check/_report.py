@@ -6,9 +6,12 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any
 
 import reshard
+
+if TYPE_CHECKING:
+  from typing_extensions import Self  # of typing from Python 3.11 on
 
 __all__ = ["Difference", "DifferenceError", "Report"]
 

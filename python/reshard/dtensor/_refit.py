@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -23,6 +23,9 @@ from reshard.dtensor._transfer import sessions_over
 from reshard.live._dtensors import of_transformers
 from reshard._names import Names, matches
 from reshard.live._ranks import FullTensors, Ranks
+
+if TYPE_CHECKING:
+  from typing_extensions import Self  # of typing from Python 3.11 on
 
 _WHAT = "Refit"
 _SIDES = ("source", "target")

@@ -8,7 +8,7 @@ import math
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
@@ -16,11 +16,14 @@ import torch.distributed as dist
 from reshard import _core
 from reshard._arguments import checked
 from reshard._collective import gathered
-from reshard._errors import InvalidArgumentError, UnsupportedError
+from reshard._errors import InvalidArgumentError, UnsupportedError, add_note
 from reshard.dtensor._grids import grid_of, shape_of
 from reshard.dtensor._sessions import Sessions, Verify, sessions_of
 from reshard.dtensor._sides import Item
 from reshard.live._groups import shared_group
+
+if TYPE_CHECKING:
+  from typing_extensions import Self  # of typing from Python 3.11 on
 
 _open = threading.local()  # .batch: the one that collects this thread's calls
 
@@ -169,7 +172,7 @@ class batch:  # noqa: N801: it is used as a function
       gathered(sessions.group, fail, "batch", self._timeout)
     except Exception as raised:
       if raised is not failed:
-        failed.add_note(f"and then: {raised}")
+        add_note(failed, f"and then: {raised}")
 
 
 @checked

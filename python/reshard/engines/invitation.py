@@ -13,10 +13,13 @@ import dataclasses
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any
 
 import reshard
 from reshard.engines.link import Link
+
+if TYPE_CHECKING:
+  from typing_extensions import Self  # of typing from Python 3.11 on
 
 __all__ = ["MAX_DEADLINE", "PROTOCOL", "Invitation", "InvitedLink", "Invitations"]
 

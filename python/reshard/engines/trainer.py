@@ -11,11 +11,12 @@ import threading
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, Self, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar, cast
 
 import reshard
 from reshard import _manifest as manifest
 from reshard._collective import gathered
+from reshard._errors import add_note
 from reshard.engines import checking
 from reshard.engines.hidden import without_secret
 from reshard.engines.invitation import MAX_DEADLINE, Invitation, InvitedLink
@@ -24,6 +25,8 @@ from reshard.engines.parts import Draft, Merging, Parts, config_of
 from reshard.engines.quantisation import Quantisation
 
 if TYPE_CHECKING:
+  from typing_extensions import Self  # of typing from Python 3.11 on
+
   from reshard.check import Report
 
 __all__ = ["Client", "EngineTrainer", "layouts_of"]
@@ -280,7 +283,7 @@ class EngineTrainer:
       if not torn and self._pause is not None and not self._invitation.in_place:
         _method(client, "resume")()
     except Exception as other:  # the first error says more
-      error.add_note(f"and the engine: {other}")
+      add_note(error, f"and the engine: {other}")
 
   def _ends(self, call: _Call[None]) -> None:
     if call.error is not None:

@@ -19,6 +19,7 @@ import torch
 
 import reshard
 from reshard import _core
+from reshard._errors import add_note
 from reshard._layout_cache import CachedLayout, CacheEntry
 from reshard.tracing import _quantised, _text, _weights
 from reshard.tracing._numbers import trace_numbers
@@ -227,5 +228,5 @@ def _trace_ranks(
     return "numbers", {rank: trace_numbers(build, load, weights, rank) for rank in ranks}
   except Exception as error:
     if stopped is not None:
-      error.add_note(f"tracing by recording stopped before: {stopped}")
+      add_note(error, f"tracing by recording stopped before: {stopped}")
     raise
