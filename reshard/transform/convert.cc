@@ -17,9 +17,11 @@ using kernels::ConvertKernels;
 using kernels::kConvertBlock;
 
 const ConvertKernels& convert_kernels() {
-  static const bool fast = kernels::has_avx2_convert_kernels();
-  return fast && simd_level() >= SimdLevel::avx2 ? kernels::avx2_convert_kernels()
-                                                 : kernels::portable_convert_kernels();
+  static const bool kHasAvx2 = kernels::has_avx2_convert_kernels();
+  const SimdLevel level = simd_level();
+  if (level == SimdLevel::neon) return kernels::neon_convert_kernels();
+  return kHasAvx2 && level >= SimdLevel::avx2 ? kernels::avx2_convert_kernels()
+                                              : kernels::portable_convert_kernels();
 }
 
 /// Elements in transit, as floats.

@@ -31,6 +31,7 @@ const CopyKernels* copy_kernels() {
   switch (simd_level()) {
     case SimdLevel::avx512: return &kernels::avx512_copy_kernels();
     case SimdLevel::avx2: return &kernels::avx2_copy_kernels();
+    case SimdLevel::neon: return &kernels::neon_copy_kernels();
     case SimdLevel::portable: return nullptr;
   }
   return nullptr;

@@ -19,7 +19,7 @@ TEST(Dequantise, all_codes_decode_to_their_values) {
     const QuantFormat format{.data = data, .block_cols = 256};
     QuantBytes bytes = quant_bytes(format, 1, 256, std::byte{127});
     for (unsigned i = 0; i < bytes.data.size(); ++i) bytes.data[i] = static_cast<std::byte>(i);
-    for (const SimdLevel level : simd_levels()) {
+    for (const SimdLevel level : available_simd_levels()) {
       const KernelScope scope({level, true});
       PlainMatrix plain(DType::f32, 1, 256, std::vector<float>(256));
       dequantise_rows(view(format, 1, 256, bytes), plain.view(), 0, 1);
@@ -46,7 +46,7 @@ TEST(Dequantise, dequantised_values_are_those_of_the_reference) {
       bytes.scales = random_bytes(static_cast<Index>(bytes.scales.size()), seed + 1);
       bytes.factor = 0x1.8p-9F;
       const std::vector<float> want = reference_dequantise(format, rows, cols, bytes);
-      for (const SimdLevel level : simd_levels()) {
+      for (const SimdLevel level : available_simd_levels()) {
         const KernelScope scope({level, true});
         for (const DType dtype : {DType::bf16, DType::f16, DType::f32}) {
           PlainMatrix got(dtype, rows, cols, std::vector<float>(want.size()));

@@ -40,6 +40,7 @@ kernels::FingerprintKernel kernel() {
   switch (simd_level()) {
     case SimdLevel::avx512: return kernels::fingerprint_avx512;
     case SimdLevel::avx2: return kernels::fingerprint_avx2;
+    case SimdLevel::neon: return kernels::fingerprint_neon;
     case SimdLevel::portable: break;
   }
   return kernels::fingerprint_portable;

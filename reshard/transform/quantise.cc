@@ -32,6 +32,7 @@ const QuantiseKernels& quantise_kernels() {
     case SimdLevel::avx2:
       if (kHasAvx2) return kernels::avx2_quantise_kernels();
       break;
+    case SimdLevel::neon: return kernels::neon_quantise_kernels();
     case SimdLevel::portable: break;
   }
   return kernels::portable_quantise_kernels();

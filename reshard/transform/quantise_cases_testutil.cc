@@ -13,13 +13,6 @@
 
 namespace reshard {
 
-std::vector<SimdLevel> simd_levels() {
-  std::vector<SimdLevel> found;
-  for (SimdLevel level : {SimdLevel::portable, SimdLevel::avx2, SimdLevel::avx512})
-    if (level <= best_simd_level()) found.push_back(level);
-  return found;
-}
-
 const std::vector<QuantFormat>& quant_formats() {
   static const std::vector<QuantFormat> kAll = [] {
     std::vector<QuantFormat> f;

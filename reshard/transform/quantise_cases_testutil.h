@@ -10,9 +10,6 @@
 
 namespace reshard {
 
-/// All instruction sets that this machine supports.
-std::vector<SimdLevel> simd_levels();
-
 /// All named formats, and some with block sizes that are not multiples of a vector.
 const std::vector<QuantFormat>& quant_formats();
 

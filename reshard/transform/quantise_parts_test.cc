@@ -126,7 +126,7 @@ RC_GTEST_PROP(QuantisedParts, have_the_bytes_of_the_whole_matrix, ()) {
     if (format.order == ScaleOrder::swizzled) continue;
     const auto row_parts = random_parts(rows, 1),
                col_parts = random_parts(groups * 8, columns_together(format));
-    for (const SimdLevel level : simd_levels()) {
+    for (const SimdLevel level : available_simd_levels()) {
       const KernelScope scope({level, true});
       InParts parts(format, plain.view());
       parts.cut(row_parts, col_parts);
@@ -142,7 +142,7 @@ TEST(QuantisedParts, saturate_above_an_amax_that_is_too_small_and_keep_their_nan
   const QuantFormat format = *quant_format_from_name("fp8_group");
   PlainMatrix plain(DType::bf16, 1, 128, values);
   float amax = 448.0F;  // A scale of 1.
-  for (const SimdLevel level : simd_levels()) {
+  for (const SimdLevel level : available_simd_levels()) {
     const KernelScope scope({level, true});
     QuantBytes out = quant_bytes(format, 1, 128, std::byte{0});
     quantise_rows(plain.view(), view(format, 1, 128, out), 0, 1, 0,

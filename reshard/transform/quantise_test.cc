@@ -25,7 +25,7 @@ constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 void expect_reference(const QuantFormat& format, PlainMatrix& plain, const std::string& what) {
   const FloatMatrix m = plain.view();
   const QuantBytes want = reference_quantise(format, m.dtype, m.rows, m.cols, plain.values());
-  for (const SimdLevel level : simd_levels()) {
+  for (const SimdLevel level : available_simd_levels()) {
     const KernelScope scope({level, true});
     const QuantBytes got = quantised(format, plain);
     const auto place = [](const auto& a, const auto& b) {
@@ -73,7 +73,7 @@ TEST(Quantise, casts_of_all_halves_under_a_scale_of_one_are_the_nearest_codes) {
   for (const char* name : {"mxfp8", "mxfp4", "fp8_group", "fp8_group_pow2"}) {
     const QuantFormat format = *quant_format_from_name(name);
     const float largest = format.data == DType::f4 ? 6 : 448;
-    for (const SimdLevel level : simd_levels()) {
+    for (const SimdLevel level : available_simd_levels()) {
       const KernelScope scope({level, true});
       for (unsigned i = 0; i < 65536; ++i) {
         const float value = from_bf16(static_cast<std::uint16_t>(i));
@@ -194,7 +194,7 @@ TEST(Quantise, an_amax_that_is_too_small_saturates_and_keeps_nan) {
   values[3] = 2.0F;
   values[35] = -kInfinity;
   values[70] = kNan;
-  for (const SimdLevel level : simd_levels()) {
+  for (const SimdLevel level : available_simd_levels()) {
     const KernelScope scope({level, true});
     for (const DType dtype : {DType::bf16, DType::f16, DType::f32}) {
       for (const ScaleRule rule : {ScaleRule::exact, ScaleRule::up}) {
@@ -240,7 +240,7 @@ TEST(Quantise, swizzled_scales_are_the_rows_in_tiles_with_zeros_around) {
 }
 
 TEST(Quantise, amax_is_the_largest_magnitude_and_nan_where_there_is_one) {
-  for (const SimdLevel level : simd_levels()) {
+  for (const SimdLevel level : available_simd_levels()) {
     const KernelScope scope({level, true});
     for (const DType dtype : {DType::bf16, DType::f16, DType::f32}) {
       std::vector<float> values(99, 0.5F);

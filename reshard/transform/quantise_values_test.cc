@@ -30,7 +30,7 @@ std::vector<float> halves(DType dtype, float least, float most) {
 void expect_reference(const QuantFormat& format, PlainMatrix& plain, const std::string& what) {
   const FloatMatrix m = plain.view();
   const QuantBytes want = reference_quantise(format, m.dtype, m.rows, m.cols, plain.values());
-  for (const SimdLevel level : simd_levels()) {
+  for (const SimdLevel level : available_simd_levels()) {
     const KernelScope scope({level, true});
     ASSERT_TRUE(quantised(format, plain) == want)
         << to_string(format) << " of " << name(m.dtype) << ", " << name(level) << ", " << what;
@@ -89,7 +89,7 @@ TEST(QuantiseValues, casts_of_all_halves_under_a_scale_of_one_are_the_nearest_co
       const auto rows = static_cast<Index>(values.size()) / 256;
       PlainMatrix matrix(dtype, rows, 256, values);
       const bool f4 = format.data == DType::f4;
-      for (const SimdLevel level : simd_levels()) {
+      for (const SimdLevel level : available_simd_levels()) {
         const KernelScope scope({level, true});
         const QuantBytes got = quantised(format, matrix);
         for (std::size_t i = static_cast<std::size_t>(c.block); i < values.size(); ++i) {
@@ -117,7 +117,7 @@ std::vector<std::uint32_t> scale_codes(const QuantFormat& format) {
 
 void expect_values(const QuantFormat& format, Index rows, Index cols, QuantBytes& bytes) {
   const std::vector<float> want = reference_dequantise(format, rows, cols, bytes);
-  for (const SimdLevel level : simd_levels())
+  for (const SimdLevel level : available_simd_levels())
     for (const DType dtype : {DType::bf16, DType::f16, DType::f32}) {
       const KernelScope scope({level, true});
       PlainMatrix got(dtype, rows, cols, std::vector<float>(want.size()));

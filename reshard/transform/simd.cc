@@ -1,32 +1,53 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "reshard/transform/simd.h"
 
-#include <algorithm>
 #include <array>
 #include <atomic>
+#include <cstddef>
 #include <cstdlib>
+#include <utility>
 
 namespace reshard {
 namespace {
 
-constexpr std::array kLevels = {SimdLevel::portable, SimdLevel::avx2, SimdLevel::avx512};
+using enum SimdLevel;
 
-SimdLevel detect() {
+constexpr std::array kNames = {std::pair{portable, "portable"}, std::pair{neon, "neon"},
+                               std::pair{avx2, "avx2"}, std::pair{avx512, "avx512"}};
+
+// What this program may run on; detect() says how many of them.
+#if defined(__x86_64__)
+constexpr std::array kLevels = {portable, avx2, avx512};
+#elif defined(__aarch64__)
+constexpr std::array kLevels = {portable, neon};
+#else
+constexpr std::array kLevels = {portable};
+#endif
+
+std::size_t detect() {
 #if defined(__x86_64__)
   __builtin_cpu_init();
-  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-      __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl")) {
-    return SimdLevel::avx512;
+  if (!__builtin_cpu_supports("avx2")) return 1;
+  if (!__builtin_cpu_supports("avx512f") || !__builtin_cpu_supports("avx512bw") ||
+      !__builtin_cpu_supports("avx512dq") || !__builtin_cpu_supports("avx512vl")) {
+    return 2;
   }
-  if (__builtin_cpu_supports("avx2")) return SimdLevel::avx2;
 #endif
-  return SimdLevel::portable;
+  return kLevels.size();
+}
+
+/// The strongest available level that is not above `level`.
+SimdLevel reachable(SimdLevel level) {
+  SimdLevel found = portable;
+  for (const SimdLevel each : available_simd_levels())
+    if (each <= level) found = each;
+  return found;
 }
 
 SimdLevel first_level() {
   const char* const wanted = std::getenv("RESHARD_SIMD");
-  for (SimdLevel level : kLevels)
-    if (wanted != nullptr && name(level) == wanted) return std::min(level, best_simd_level());
+  for (const auto& [level, its_name] : kNames)
+    if (wanted != nullptr && std::string_view(its_name) == wanted) return reachable(level);
   return best_simd_level();
 }
 
@@ -52,23 +73,22 @@ std::atomic<SimdLevel>& current() {
 }  // namespace
 
 std::string_view name(SimdLevel level) {
-  switch (level) {
-    case SimdLevel::portable: return "portable";
-    case SimdLevel::avx2: return "avx2";
-    case SimdLevel::avx512: return "avx512";
-  }
-  return "portable";
+  for (const auto& [each, its_name] : kNames)
+    if (each == level) return its_name;
+  return kNames.front().second;
 }
 
-SimdLevel best_simd_level() {
-  static const SimdLevel best = detect();
-  return best;
+std::span<const SimdLevel> available_simd_levels() {
+  static const std::size_t available = detect();
+  return std::span(kLevels).first(available);
 }
+
+SimdLevel best_simd_level() { return available_simd_levels().back(); }
 
 SimdLevel simd_level() { return current().load(std::memory_order_relaxed); }
 
 SimdLevel set_simd_level(SimdLevel level) {
-  current().store(std::min(level, best_simd_level()), std::memory_order_relaxed);
+  current().store(reachable(level), std::memory_order_relaxed);
   return simd_level();
 }
 

@@ -7,9 +7,8 @@ namespace reshard {
 
 std::vector<KernelChoice> kernel_choices() {
   std::vector<KernelChoice> choices;
-  for (SimdLevel level : {SimdLevel::portable, SimdLevel::avx2, SimdLevel::avx512})
-    for (bool in_order : {false, true})
-      if (level <= best_simd_level()) choices.push_back({level, in_order});
+  for (const SimdLevel level : available_simd_levels())
+    for (bool in_order : {false, true}) choices.push_back({level, in_order});
   return choices;
 }
 

@@ -35,5 +35,7 @@ const ConvertKernels& portable_convert_kernels();
 /// @pre the processor has AVX2 and F16C
 const ConvertKernels& avx2_convert_kernels();
 bool has_avx2_convert_kernels();
+/// The portable ones on a processor that is not arm64.
+const ConvertKernels& neon_convert_kernels();
 
 }  // namespace reshard::kernels

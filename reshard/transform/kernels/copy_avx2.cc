@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "reshard/base/check.h"
 #include "reshard/transform/kernels/copy_kernels.h"
+#include "reshard/transform/kernels/stream_word.h"
 #include "reshard/transform/kernels/unroll.h"
 
 #if defined(__x86_64__)
@@ -49,6 +50,6 @@ const CopyKernels& avx2_copy_kernels() { return kKernels; }
 }  // namespace reshard::kernels
 #else
 const reshard::kernels::CopyKernels& reshard::kernels::avx2_copy_kernels() {
-  check_failed("x86-64", __FILE__, __LINE__);
+  detail::check_failed("x86-64", __FILE__, __LINE__);
 }
 #endif

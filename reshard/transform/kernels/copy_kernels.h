@@ -94,5 +94,6 @@ struct CopyKernels {
 /// The tables. @pre the processor has the instructions
 const CopyKernels& avx2_copy_kernels();
 const CopyKernels& avx512_copy_kernels();
+const CopyKernels& neon_copy_kernels();
 
 }  // namespace reshard::kernels

@@ -66,6 +66,6 @@ void fingerprint_avx2(const PartBlock& block, std::array<std::uint64_t, 2>& sum)
 }  // namespace reshard::kernels
 #else
 void reshard::kernels::fingerprint_avx2(const PartBlock&, std::array<std::uint64_t, 2>&) {
-  check_failed("x86-64", __FILE__, __LINE__);
+  detail::check_failed("x86-64", __FILE__, __LINE__);
 }
 #endif

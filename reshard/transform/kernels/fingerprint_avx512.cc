@@ -64,6 +64,6 @@ void fingerprint_avx512(const PartBlock& block, std::array<std::uint64_t, 2>& su
 }  // namespace reshard::kernels
 #else
 void reshard::kernels::fingerprint_avx512(const PartBlock&, std::array<std::uint64_t, 2>&) {
-  check_failed("x86-64", __FILE__, __LINE__);
+  detail::check_failed("x86-64", __FILE__, __LINE__);
 }
 #endif

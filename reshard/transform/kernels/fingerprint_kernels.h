@@ -44,5 +44,6 @@ void fingerprint_portable(const PartBlock& block, std::array<std::uint64_t, 2>& 
 /// @pre the processor has the instructions
 void fingerprint_avx2(const PartBlock& block, std::array<std::uint64_t, 2>& sum);
 void fingerprint_avx512(const PartBlock& block, std::array<std::uint64_t, 2>& sum);
+void fingerprint_neon(const PartBlock& block, std::array<std::uint64_t, 2>& sum);
 
 }  // namespace reshard::kernels

@@ -56,5 +56,7 @@ const QuantiseKernels& avx2_quantise_kernels();
 bool has_avx2_quantise_kernels();
 /// @pre as above
 const QuantiseKernels& avx512_quantise_kernels();
+/// The portable ones on a processor that is not arm64.
+const QuantiseKernels& neon_quantise_kernels();
 
 }  // namespace reshard::kernels
