@@ -5,6 +5,8 @@
 set(RESHARD_WITH_CUDA AUTO CACHE STRING "Compile the kernels for GPUs: AUTO, ON or OFF")
 set(RESHARD_CUDA_ARCHITECTURES "80;90;100;120" CACHE STRING
   "Compute capabilities, times ten, to compile kernels for; those that nvcc does not know are left out")
+set(RESHARD_CUDA_IMAGES "" CACHE PATH "With RESHARD_WITH_CUDA=OFF: a folder with the kernels.fatbin and \
+portable_kernels.fatbin of another build, to be installed beside the program")
 set(RESHARD_PTXAS "" CACHE FILEPATH
   "A ptxas of CUDA 12: with it, drivers from 525 to 575 get machine code for 8.0 and 9.0, too, and need not compile it")
 
@@ -103,6 +105,15 @@ KernelImages kernel_images() { return {}; }
 }  // namespace reshard::cuda
 ]])
   message(STATUS "GPU kernels: not compiled (nvcc was not found)")
+endif()
+if(RESHARD_CUDA_IMAGES AND RESHARD_WITH_CUDA STREQUAL OFF)
+  # chosen_kernel_images() finds them beside the program, and beside the extension for Python.
+  set(images ${RESHARD_CUDA_IMAGES}/kernels.fatbin ${RESHARD_CUDA_IMAGES}/portable_kernels.fatbin)
+  message(STATUS "GPU kernels: the files in ${RESHARD_CUDA_IMAGES}")
+  if(RESHARD_INSTALL)
+    install(FILES ${images} DESTINATION bin)
+  endif()
+  install(FILES ${images} DESTINATION reshard COMPONENT python EXCLUDE_FROM_ALL)
 endif()
 target_sources(reshard_cuda PRIVATE ${cuda_image_source})
 # Transports start no kernels: their modules are linked without the images.

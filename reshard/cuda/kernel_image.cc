@@ -12,6 +12,7 @@
 #include <cstring>
 
 #include "reshard/base/file.h"
+#include "reshard/base/install_dirs.h"
 
 namespace reshard::cuda {
 namespace {
@@ -67,17 +68,32 @@ Result<std::vector<std::byte>> read_kernel_image(const std::string& path) {
   return image;
 }
 
+Result<KernelImageFiles> find_kernel_images(std::span<const std::filesystem::path> folders) {
+  for (const std::filesystem::path& folder : folders) {
+    const std::filesystem::path main = folder / "kernels.fatbin";
+    std::error_code failed;
+    if (!std::filesystem::exists(main, failed)) continue;
+    return KernelImageFiles{
+        .main = RESHARD_TRY(read_kernel_image(main)),
+        .portable = RESHARD_TRY(read_kernel_image(folder / "portable_kernels.fatbin"))};
+  }
+  return KernelImageFiles{};
+}
+
 Result<KernelImages> chosen_kernel_images() {
-  static const auto chosen = []() -> Result<std::vector<std::byte>> {
+  static const auto chosen = []() -> Result<KernelImageFiles> {
     const char* const path = std::getenv("RESHARD_CUDA_IMAGE");
-    if (path == nullptr || *path == '\0') return std::vector<std::byte>();
+    if (path == nullptr || *path == '\0') {
+      if (!kernel_images().main.empty()) return KernelImageFiles{};
+      return find_kernel_images(install_dirs());
+    }
     auto image = read_kernel_image(path);
     if (!image) return tl::unexpected(std::move(image).error().in("RESHARD_CUDA_IMAGE"));
-    return image;
+    return KernelImageFiles{.main = std::move(*image), .portable = {}};
   }();
   if (!chosen) return tl::unexpected(chosen.error());
-  if (chosen->empty()) return kernel_images();
-  return KernelImages{.main = *chosen, .portable = {}};
+  if (chosen->main.empty()) return kernel_images();
+  return KernelImages{.main = chosen->main, .portable = chosen->portable};
 }
 
 }  // namespace reshard::cuda

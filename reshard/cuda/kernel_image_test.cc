@@ -22,7 +22,9 @@ class KernelImage : public ::testing::Test {
   }
   ~KernelImage() override { std::filesystem::remove_all(folder_); }
 
-  std::string path() const { return folder_ + "/kernels.fatbin"; }
+  std::string path(const std::string& name = "kernels.fatbin") const {
+    return folder_ + "/" + name;
+  }
   std::string error_of(const std::string& bytes) const {
     std::ofstream(path(), std::ios::binary) << bytes;
     const auto image = read_kernel_image(path());
@@ -70,6 +72,25 @@ TEST_F(KernelImage, OtherFilesAreRefused) {
   const std::string pipe = folder_ + "/pipe";
   ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
   EXPECT_NE(read_kernel_image(pipe).error().message.find("is not a file"), std::string::npos);
+}
+
+TEST_F(KernelImage, FilesOfTheFirstFolderThatHasThemAreFound) {
+  const std::vector<std::filesystem::path> folders = {folder_ + "/empty", folder_,
+                                                      folder_ + "/second"};
+  for (const auto& folder : folders) std::filesystem::create_directory(folder);
+  EXPECT_TRUE(find_kernel_images(folders)->main.empty());
+  for (const auto& folder : {folders[1], folders[2]})
+    std::ofstream(folder / "kernels.fatbin") << kSmall;
+  EXPECT_NE(
+      find_kernel_images(folders).error().message.find("portable_kernels.fatbin: cannot read"),
+      std::string::npos);
+  std::string other = kSmall;
+  other.back() = 'x';
+  std::ofstream(path("portable_kernels.fatbin")) << other;
+  const auto found = find_kernel_images(folders);
+  ASSERT_TRUE(found);
+  EXPECT_EQ(found->main.back(), std::byte{'e'});
+  EXPECT_EQ(found->portable.back(), std::byte{'x'});
 }
 
 TEST_F(KernelImage, AFileThatIsTooLargeIsNotRead) {
