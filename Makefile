@@ -56,6 +56,18 @@ megatron-env: deps
 python: deps python-env ## build the Python package as a wheel, and install it into build/venv
 	@tools/python_wheel.sh $(BUILD)
 
+# Opt-in: takes ten minutes, and the compiler and the build folders 1.5 GB. docs/install.md
+.PHONY: wheels
+wheels: build ## the wheels for others, build-wheels/dist/: x86_64 and aarch64, Python 3.10 and later, any Linux of glibc 2.28
+	@tools/install_deps.sh build test wheels
+	@tools/wheels.sh $(BUILD)-wheels $(JOBS) $(BUILD)/generated
+
+.PHONY: wheels-test
+wheels-test: ## tries those wheels in bare Debian 11, 12 and 13, and for arm64 in Debian 12 under qemu
+	@tools/install_deps.sh wheels
+	@for system in bullseye bookworm trixie 'bookworm arm64'; do \
+	  tools/wheels/try.sh $(BUILD)-wheels/systems $(BUILD)-wheels/dist $$system || exit 1; done
+
 .PHONY: python-docs
 python-docs: python ## the reference of the Python package from its docstrings, build/python-docs/
 	@$(BUILD)/venv/bin/python tools/python_docs.py $(BUILD)/python-docs
@@ -216,4 +228,4 @@ lint: build-all ## rooms and style, formatting, clang-tidy on changed files (LIN
 
 .PHONY: clean
 clean: ## remove the build folders
-	rm -rf $(BUILD) $(BUILD)-debug $(BUILD)-asan $(BUILD)-python-asan $(BUILD)-tsan $(BUILD)-coverage $(BUILD)-fuzz $(BUILD)-gpu
+	rm -rf $(BUILD) $(BUILD)-debug $(BUILD)-asan $(BUILD)-python-asan $(BUILD)-tsan $(BUILD)-coverage $(BUILD)-fuzz $(BUILD)-gpu $(BUILD)-wheels

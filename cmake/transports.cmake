@@ -49,7 +49,10 @@ function(reshard_transport_module name)
     if(M_TRANSPORT STREQUAL mpi)
       target_compile_definitions(${target} PRIVATE OMPI_SKIP_MPICXX=1 MPICH_SKIP_MPICXX=1)
     endif()
-    if(NOT RESHARD_SANITIZE)
+    # For a wheel the library is a placeholder without symbols (tools/wheels/third_party.sh), needed nevertheless.
+    if(RESHARD_WHEEL_ARCH)
+      target_link_options(${target} PRIVATE -Wl,--no-as-needed)
+    elseif(NOT RESHARD_SANITIZE)
       target_link_options(${target} PRIVATE -Wl,-z,defs)
     endif()
     target_link_options(${target} PRIVATE -Wl,--gc-sections

@@ -7,7 +7,7 @@
 set -euo pipefail
 program=$1
 out=$2
-config=examples/configs/demo-moe.json
+config=demo-moe
 trainer=megatron:tp=2,pp=2,ep=4,etp=1,dp=2  # 8 ranks: experts over all four ranks of a stage
 engine=vllm:tp=8  # the same 8 ranks, more than there are KV heads: those repeat
 

@@ -4,7 +4,7 @@
 #
 #   tools/install_deps.sh build            what the program needs
 #   tools/install_deps.sh build test       ... and its tests
-#   groups: build test coverage fuzz lint
+#   groups: build test coverage fuzz wheels lint
 set -euo pipefail
 
 packages_of() {
@@ -15,8 +15,9 @@ packages_of() {
       libopenmpi-dev openmpi-bin libmpich-dev mpich libgloo-dev libucx-dev libdw-dev pkg-config ;;
     coverage) echo gcovr ;;
     fuzz) echo clang-19 libclang-rt-19-dev ;;
+    wheels) echo autoconf automake libtool dpkg-dev debootstrap qemu-user-static python3-venv ;;
     lint) echo clang-format-19 clang-tidy-19 clang-tools-19 python3 ;;
-    *) echo "install_deps: unknown group '$1'; known: build test coverage fuzz lint" >&2; return 2 ;;
+    *) echo "install_deps: unknown group '$1'; known: build test coverage fuzz wheels lint" >&2; return 2 ;;
   esac
 }
 

@@ -6,6 +6,7 @@
 // (PEP 590). This file puts calls of its own there, which call nanobind's and look at what it
 // raises: one for each of the few that nanobind has, so that a call that succeeds costs no look-up.
 #include <array>
+#include <cstdint>
 #include <cstring>
 #include <string_view>
 
@@ -71,13 +72,20 @@ constexpr std::array<Call, kMax> calls_of(std::index_sequence<N...>) {
 }
 constexpr std::array<Call, kMax> kCalls = calls_of(std::make_index_sequence<kMax>());
 
+/// The address of the function that Python calls, or 0, from the member that tells Python its
+/// place. The stable ABI has no PyVectorcall_Function().
+std::uintptr_t called(nb::handle function) {
+  const nb::object address = nb::getattr(function, "__vectorcalloffset__", nb::none());
+  return address.is_none() ? 0 : static_cast<std::uintptr_t>(nb::cast<std::intptr_t>(address));
+}
+
 void watch(nb::handle function) {
   const std::string_view type = nb::type_name(function.type()).c_str();
   if (!type.ends_with(".nb_func") && !type.ends_with(".nb_method")) return;
   auto* const slot =
       reinterpret_cast<Call*>(reinterpret_cast<char*>(function.ptr()) + sizeof(PyVarObject));
   // Another version of nanobind may lay them out in another way: then its own words stay.
-  if (PyVectorcall_Function(function.ptr()) != *slot) return;
+  if (called(function) != reinterpret_cast<std::uintptr_t>(*slot)) return;
   for (std::size_t i = 0; i < kMax; ++i) {
     if (*slot == kCalls[i]) return;
     if (originals[i] == nullptr) originals[i] = *slot;

@@ -111,7 +111,7 @@ void check_layout(const Layout& layout, std::optional<RankArgument> rank) {
   });
 }
 
-std::string text_of(const Layout& layout) {
+std::string text_of_layout(const Layout& layout) {
   const RankBytes bytes = bytes_per_rank(layout.stored());
   return fmt::format(
       "<Layout '{}': {} {}, {}{} per rank>", layout.stored().name(),
@@ -242,7 +242,7 @@ void bind_text(nb::class_<Layout>& layout) {
             return nb::module_::import_("reshard._html").attr("layout_html")(self);
           },
           nb::sig("def _repr_html_(self) -> str"))
-      .def("__repr__", &text_of);
+      .def("__repr__", &text_of_layout);
 }
 
 void bind_quantisation(nb::class_<Layout>& layout) {

@@ -217,7 +217,7 @@ void bind_checkpoint(nb::module_& m) {
       });
 }
 
-std::string text_of(const Model& model) {
+std::string text_of_model(const Model& model) {
   const std::string layers =
       model.config ? plural(model.config->num_hidden_layers, "layer") + ", " : "";
   return fmt::format("<Model '{}': {}{} parameters in {}, {}{}>", model.name, layers,
@@ -379,7 +379,7 @@ dtype of torch or numpy. Such a model has no config: layouts "hf", "fsdp", "dten
             return nb::module_::import_("reshard._html").attr("model_html")(self);
           },
           nb::sig("def _repr_html_(self) -> str"))
-      .def("__repr__", &text_of);
+      .def("__repr__", &text_of_model);
   bind_open_model(m);
   m.def("example_names", &example_names,
         "The names of the published shapes that come with reshard.");

@@ -56,6 +56,19 @@ def test_configs_come_with_the_package():
     assert {path.stem for path in installed.glob("*.json")} == set(reshard.example_names())
 
 
+def test_the_program_comes_with_the_package():
+  if not (PACKAGE / "reshard").exists():
+    pytest.skip("built with RESHARD_CLI=OFF")
+  for command in ([sys.executable, "-m", "reshard"], [str(pathlib.Path(sys.executable).with_name("reshard"))]):
+    said = subprocess.run([*command, "--version"], cwd="/", capture_output=True, text=True, check=True).stdout
+    assert said == f"reshard {reshard.__version__}\n"
+    wrong = subprocess.run([*command, "plan"], cwd="/", capture_output=True, text=True, check=False)
+    assert wrong.returncode == 2 and "--model" in wrong.stderr
+  planned = [sys.executable, "-m", "reshard", "plan", "--model", "qwen3-4b", "--from", "hf", "--to", "vllm:tp=2"]
+  said = subprocess.run([*planned, "--cluster", "dgx-h100-400g"], cwd="/", capture_output=True, text=True, check=True).stdout
+  assert "on DGX H100" in said
+
+
 def test_notes_are_added_to_errors():
   error = reshard.NotFoundError("first")
   for text in ("second", "third"):

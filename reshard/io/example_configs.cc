@@ -18,10 +18,10 @@ std::vector<fs::path> folders() {
   if (const char* own = std::getenv("RESHARD_EXAMPLES"); own != nullptr && *own != '\0')
     return {own};
   std::vector<fs::path> found;
-  const std::vector<fs::path> own = install_dirs();
-  for (const fs::path& folder : own)
+  for (const fs::path& folder : install_dirs()) {
     found.push_back(folder.parent_path() / "share/reshard/configs");
-  if (own.size() > 1) found.push_back(own.back() / "configs");  // of a Python package
+    found.push_back(folder / "configs");  // of a Python package
+  }
   found.emplace_back(RESHARD_SOURCE_CONFIGS);
   return found;
 }

@@ -43,7 +43,7 @@ RankSet ranks_of(const nb::object& ranks, const Layout& layout) {
   return rank_set_of(nb::borrow<nb::iterable>(nb::steal(found)));
 }
 
-std::string text_of(const TensorBuffers& buffers) {
+std::string text_of_buffers(const TensorBuffers& buffers) {
   std::vector<Rank> ranks = buffers.memory().ranks();
   return fmt::format("<RankBuffers of '{}': {}, {}{}{}>", buffers.layout()->stored().name(),
                      plural(static_cast<Index>(ranks.size()), "rank"), human_bytes(buffers.bytes()),
@@ -213,7 +213,7 @@ void bind_buffers(nb::module_& m) {
           "refresh", [](TensorBuffers& x) { x.refresh(""); },
           "Looks at all tensors again, as a session does before a refit: notes where they are now. "
           "Raises InvalidArgumentError for one that is no longer what the layout has.")
-      .def("__repr__", &text_of);
+      .def("__repr__", &text_of_buffers);
 }
 
 }  // namespace reshard::python
