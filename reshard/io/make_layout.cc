@@ -118,12 +118,11 @@ Result<ModelLayout> layout_by_rules_of(const LayoutSpec& spec, const Model& mode
 Result<LayoutSpec> read_layout_text(const std::string& text) {
   auto spec = RESHARD_TRY(parse_layout(text));
   const auto& f = spec.family;
-  constexpr std::array kFamilies = {"hf",    "megatron", "vllm", "sglang",     "fsdp",  "dtensor",
-                                    "rules", "explicit", "dcp",  "torch_dist", "traced"};
-  if (std::find(kFamilies.begin(), kFamilies.end(), f) == kFamilies.end())
+  const auto known = layout_families();
+  if (std::ranges::find(known, f) == known.end())
     return fail(Code::invalid_argument,
                 fmt::format("layout '{}': unknown family '{}'{}; known are {}", text, f,
-                            did_you_mean(f, kFamilies), known_families()));
+                            did_you_mean(f, known), fmt::join(known, ", ")));
   if (takes_file(f) && spec.file.empty())
     return fail(Code::invalid_argument, fmt::format("layout '{0}' needs a file: {0}:cut.json", f));
   return spec;

@@ -100,7 +100,4 @@ Result<ModelLayout> explicit_layout(const LayoutSpec& spec, const FamilyInput& i
 /// the family accepts the layout
 Result<std::vector<std::string>> layout_notes(const LayoutSpec& spec, const ModelConfig* config);
 
-/// The names of the families, for error messages.
-std::string known_families();
-
 }  // namespace reshard

@@ -73,6 +73,13 @@ Result<> LayoutSpec::check_keys(const std::set<std::string>& known) const {
                                                   joined(known.begin(), known.end())));
 }
 
+std::span<const std::string_view> layout_families() {
+  static constexpr std::string_view kFamilies[] = {"hf",     "megatron", "vllm",      "sglang",
+                                                   "fsdp",   "dtensor",  "rules",     "explicit",
+                                                   "traced", "dcp",      "torch_dist"};
+  return kFamilies;
+}
+
 bool takes_file(std::string_view family) {
   return family == "rules" || family == "dtensor" || family == "explicit";
 }

@@ -4,6 +4,7 @@
 #include <map>
 #include <optional>
 #include <set>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -34,6 +35,8 @@ struct LayoutSpec {
   Result<> check_keys(const std::set<std::string>& known) const;
 };
 
+/// The names of all families.
+std::span<const std::string_view> layout_families();
 /// True for families that are read from a file: "rules:FILE", "dtensor:FILE", "explicit:FILE".
 bool takes_file(std::string_view family);
 /// True for "traced:ENGINE".

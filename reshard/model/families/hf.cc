@@ -94,8 +94,4 @@ Result<ModelLayout> hf_layout(const LayoutSpec& spec, const FamilyInput& input) 
   return std::move(builder).finish();
 }
 
-std::string known_families() {
-  return "hf, megatron, vllm, sglang, fsdp, dtensor, rules, explicit, traced, dcp, torch_dist";
-}
-
 }  // namespace reshard
