@@ -3,6 +3,10 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <array>
+
+#include "cli/exit_code.h"
 #include "reshard/base/closest_name.h"
 #include "reshard/base/number_text.h"
 #include "reshard/io/layout_side.h"
@@ -13,6 +17,14 @@ namespace reshard::cli {
 namespace {
 
 constexpr int kMaxThreads = 1024;
+
+/// "vllm:", "hf": the starts of layouts' notations.
+std::vector<std::string> layout_starts() {
+  std::vector<std::string> out;
+  for (const std::string_view family : layout_families())
+    out.push_back(std::string(family) + (family == "hf" ? "" : ":"));
+  return out;
+}
 
 }  // namespace
 
@@ -64,11 +76,13 @@ Option& OptionList::bytes(std::string name, Index& to, std::string help) {
 }
 
 Option& OptionList::layout(std::string name, std::string& to, std::string help) {
-  return value(std::move(name), "L", std::move(help), [&to](const std::string& s) -> Result<> {
-    RESHARD_TRY(read_layout_text(s));
-    to = s;
-    return {};
-  });
+  return value(std::move(name), "L", std::move(help),
+               [&to](const std::string& s) -> Result<> {
+                 RESHARD_TRY(read_layout_text(s));
+                 to = s;
+                 return {};
+               })
+      .among(layout_starts());
 }
 
 Option& OptionList::layouts(std::string name, std::vector<std::string>& to, std::string help) {
@@ -79,7 +93,7 @@ Option& OptionList::layouts(std::string name, std::vector<std::string>& to, std:
         return {};
       });
   option.repeats = 1;
-  return option;
+  return option.among(layout_starts());
 }
 
 Option& OptionList::threads(int& to) {
@@ -106,8 +120,35 @@ tl::unexpected<Error> OptionList::not_a_number(const std::string& text, const st
 }
 
 std::vector<CommandSpec> command_specs() {
-  return {plan_spec(),    explain_spec(), run_spec(),        convert_spec(), verify_spec(),
-          inspect_spec(), synth_spec(),   transports_spec(), models_spec(),  doctor_spec()};
+  return {plan_spec(),   explain_spec(), run_spec(),        convert_spec(),
+          verify_spec(), inspect_spec(), synth_spec(),      transports_spec(),
+          models_spec(), doctor_spec(),  completion_spec(), man_spec()};
+}
+
+bool Option::takes_files() const {
+  constexpr std::array kTypes = {"M", "C", "FILE", "FOLDER", "IN", "OUT", "A", "B", "CONFIG"};
+  return words.empty() && std::ranges::find(kTypes, is_positional() ? name : type) != kTypes.end();
+}
+
+std::string_view program_summary() {
+  return "reshard moves the weights of a model from one parallel layout to another.";
+}
+
+std::string_view program_notation() {
+  return "M is a config.json, a checkpoint's folder or file, or a named example such as "
+         "llama-3.1-8b.\n"
+         "L is a layout: hf, megatron:tp=4,pp=2,ep=8,etp=1,dp=2, vllm:tp=8,dp=4,ep=8, "
+         "sglang:tp=8,ep=8,\n"
+         "fsdp:shard=64, dtensor:FILE, rules:FILE or explicit:FILE; offset=64 starts it at rank "
+         "64.";
+}
+
+std::span<const ExitCode> exit_codes() {
+  static constexpr ExitCode kCodes[] = {{kDone, "done"},
+                                        {kFailed, "failed or found different"},
+                                        {kWrongUse, "wrong use"},
+                                        {kInterrupted, "interrupted"}};
+  return kCodes;
 }
 
 Result<> OptionList::not_one_of(const std::string& text, const std::vector<std::string>& words) {

@@ -5,7 +5,9 @@
 #include <functional>
 #include <optional>
 #include <set>
+#include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -32,12 +34,21 @@ struct Option {
   bool is_required = false;
   std::string group = {};  ///< the help's heading; empty: "Options".
   std::vector<std::string> needed = {}, excluded = {};
+  /// The words by which shells complete the value; one that ends in ':' is the start of a value.
+  /// Empty: files or nothing, by the type.
+  std::vector<std::string> words = {};
 
   Option& required() { return is_required = true, *this; }
   Option& under(std::string heading) { return group = std::move(heading), *this; }
   /// The other option must have been added before.
   Option& needs(std::string other) { return needed.push_back(std::move(other)), *this; }
   Option& excludes(std::string other) { return excluded.push_back(std::move(other)), *this; }
+  Option& among(std::vector<std::string> values) { return words = std::move(values), *this; }
+
+  bool is_flag() const { return raise != nullptr; }
+  bool is_positional() const { return !name.starts_with('-'); }
+  /// True if the value names a file or a folder, if only as one of several possibilities.
+  bool takes_files() const;
 };
 
 /// The error of an option's value, as CLI11 words it. For checks of several options at once.
@@ -75,16 +86,17 @@ class OptionList {
   template <class T>
   Option& choice(std::string name, T& to, std::vector<std::pair<std::string, T>> choices,
                  std::string help) {
-    const std::string type(1, static_cast<char>(name[2] - 'a' + 'A'));
+    const std::string type =
+        name[0] == '-' ? std::string(1, static_cast<char>(name[2] - 'a' + 'A')) : std::string();
+    std::vector<std::string> words;
+    for (const auto& [word, meaning] : choices) words.push_back(word);
     return value(std::move(name), type, std::move(help),
-                 [&to, choices = std::move(choices)](const std::string& s) -> Result<> {
-                   std::vector<std::string> words;
-                   for (const auto& [word, meaning] : choices) {
+                 [&to, choices = std::move(choices), words](const std::string& s) -> Result<> {
+                   for (const auto& [word, meaning] : choices)
                      if (word == s) return to = meaning, Result<>();
-                     words.push_back(word);
-                   }
                    return not_one_of(s, words);
-                 });
+                 })
+        .among(words);
   }
 
   /// A whole number in the form that from_chars takes, from `least` to `most`.
@@ -107,10 +119,17 @@ class OptionList {
   std::vector<Option> options_;
 };
 
+/// An example of a command. Its files have the names that tests/cli/test_examples.py makes.
+struct Example {
+  std::string arguments;  ///< what follows "reshard ": "plan --model qwen3-4b ...".
+  std::string help;       ///< what it does.
+};
+
 /// A command: what its help says, its options, and what they ask for once all are set.
 struct CommandSpec {
   std::string name, usage, description;
   OptionList options = {};
+  std::vector<Example> examples = {};
   std::function<Command()> command = {};
   /// Checks options against each other; `given` names those on the command line. May be empty.
   std::function<Result<>(const std::set<std::string>& given)> check = {};
@@ -126,9 +145,23 @@ CommandSpec synth_spec();
 CommandSpec transports_spec();
 CommandSpec models_spec();
 CommandSpec doctor_spec();
+CommandSpec completion_spec();
+CommandSpec man_spec();
 
 /// All commands, in the order of the help.
 std::vector<CommandSpec> command_specs();
+
+/// The first line of the help of the program.
+std::string_view program_summary();
+/// And the meaning of M and L in the commands' usage, in lines.
+std::string_view program_notation();
+
+struct ExitCode {
+  int code = 0;
+  std::string_view meaning;
+};
+/// Those of all commands.
+std::span<const ExitCode> exit_codes();
 
 /// The options of `plan` and `run` that say what moves.
 template <class Arguments>

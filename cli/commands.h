@@ -116,6 +116,7 @@ struct TransportsArguments {
 };
 
 struct DoctorArguments {
+  bool environment = false;  ///< lists the environment variables instead of examining anything.
   bool json = false;
 };
 
@@ -123,6 +124,13 @@ struct ModelsArguments {
   std::string name;  ///< part of a class's name or model_type; empty: all classes.
   bool json = false;
 };
+
+struct CompletionArguments {
+  enum class Shell { bash, zsh, fish };
+  Shell shell = Shell::bash;
+};
+
+struct ManArguments {};
 
 Result<int> execute(const PlanArguments& arguments);
 Result<int> execute(const ExplainArguments& arguments);
@@ -134,9 +142,11 @@ Result<int> execute(const SynthArguments& arguments);
 Result<int> execute(const TransportsArguments& arguments);
 Result<int> execute(const ModelsArguments& arguments);
 Result<int> execute(const DoctorArguments& arguments);
+Result<int> execute(const CompletionArguments& arguments);
+Result<int> execute(const ManArguments& arguments);
 
 using Command = std::variant<PlanArguments, ExplainArguments, RunArguments, ConvertArguments,
                              VerifyArguments, InspectArguments, SynthArguments, TransportsArguments,
-                             ModelsArguments, DoctorArguments>;
+                             ModelsArguments, DoctorArguments, CompletionArguments, ManArguments>;
 
 }  // namespace reshard::cli

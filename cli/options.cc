@@ -23,6 +23,14 @@ std::string without_controls(std::string text) {
   return text;
 }
 
+/// The section "Examples:" of the command's help, without a newline at the end.
+std::string examples_text(const CommandSpec& spec) {
+  std::string text = "Examples:";
+  for (const auto& [arguments, help] : spec.examples)
+    text += fmt::format("\n  reshard {}\n      {}", arguments, help);
+  return text;
+}
+
 /// CLI11's help with usage lines that say what a command needs.
 class HelpFormatter : public CLI::Formatter {
  public:
@@ -49,13 +57,7 @@ class HelpFormatter : public CLI::Formatter {
 class CommandLine {
  public:
   CommandLine() : help_(std::make_shared<HelpFormatter>()) {
-    app_.description(
-        "reshard moves the weights of a model from one parallel layout to another.\n\nM is a "
-        "config.json, a checkpoint's folder or file, or a named example such as llama-3.1-8b.\nL "
-        "is a layout: hf, megatron:tp=4,pp=2,ep=8,etp=1,dp=2, vllm:tp=8,dp=4,ep=8, "
-        "sglang:tp=8,ep=8,\nfsdp:shard=64, dtensor:FILE, rules:FILE or explicit:FILE; offset=64 "
-        "starts it at rank "
-        "64.");
+    app_.description(fmt::format("{}\n\n{}", program_summary(), program_notation()));
     app_.set_version_flag("--version", "reshard " + std::string(version_text()),
                           "print the version and exit");
     app_.set_help_flag("-h,--help", "print this and exit");
@@ -64,10 +66,12 @@ class CommandLine {
     help_->label("Positionals", "Arguments");
     help_->column_width(28);
     for (CommandSpec& spec : specs_) add(spec);
+    std::vector<std::string> codes;
+    for (const auto& [code, meaning] : exit_codes())
+      codes.push_back(fmt::format("{} {}", code, meaning));
     app_.footer(
-        "reshard COMMAND --help lists the options of a command. Exit codes: 0 done, 1 failed or "
-        "found "
-        "different, 2 wrong use, 130 interrupted.");
+        fmt::format("reshard COMMAND --help lists the options of a command. Exit codes: {}.",
+                    fmt::join(codes, ", ")));
   }
 
   tl::expected<Command, Stop> parse(int argc, const char* const* argv) {
@@ -93,6 +97,7 @@ class CommandLine {
     CLI::App& sub = *app_.add_subcommand(spec.name, spec.description);
     sub.group("Commands");
     help_->set_usage(spec.name, spec.name + " " + spec.usage);
+    sub.footer(examples_text(spec));
     for (const Option& option : spec.options.all()) {
       CLI::Option* added = add(sub, option);
       if (option.is_required) added->required();
@@ -103,7 +108,7 @@ class CommandLine {
   }
 
   CLI::Option* add(CLI::App& app, const Option& option) {
-    if (option.raise)
+    if (option.is_flag())
       return app.add_flag_callback(
           option.name,
           [this, &option] {

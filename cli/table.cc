@@ -73,4 +73,19 @@ std::string Table::text(const Style& style, int indent) const {
   return out;
 }
 
+std::string wrapped(const std::string& text, int columns, int indent) {
+  std::string out, line;
+  for (std::size_t at = 0; at < text.size();) {
+    const std::size_t end = std::min(text.find(' ', at), text.size());
+    const std::string word = text.substr(at, end - at);
+    at = end + 1;
+    if (!line.empty() && static_cast<int>(line.size() + 1 + word.size()) > columns) {
+      out += line + "\n" + std::string(static_cast<std::size_t>(indent), ' ');
+      line.clear();
+    }
+    line += (line.empty() ? "" : " ") + word;
+  }
+  return out + line;
+}
+
 }  // namespace reshard::cli

@@ -47,4 +47,8 @@ class Table {
   std::vector<std::vector<std::string>> rows_;
 };
 
+/// The text broken at spaces, so that no line but that of a long word has more than `columns`
+/// characters besides the `indent` spaces before each line but the first. No newline at the end.
+std::string wrapped(const std::string& text, int columns, int indent);
+
 }  // namespace reshard::cli

@@ -27,6 +27,11 @@ CommandSpec convert_spec() {
   options.flag("--sync", o.sync, "wait until all data of OUT is on disk");
   options.flag("--json", a->json, "print one JSON object");
   options.threads(o.threads);
+  spec.examples = {
+      {"convert hf engine --to vllm:tp=4",
+       "a checkpoint of Hugging Face becomes one file for each rank of an engine"},
+      {"convert ranks back --to hf", "and back: the layout of ranks is stored beside it"},
+      {"convert hf fp8 --to hf:quant=fp8_channel", "quantises on the way"}};
   spec.command = [a] { return *a; };
   return spec;
 }

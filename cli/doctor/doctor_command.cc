@@ -6,6 +6,7 @@
 
 #include "cli/commands.h"
 #include "cli/doctor/checks.h"
+#include "cli/doctor/environment_report.h"
 #include "cli/exit_code.h"
 #include "cli/json_report.h"
 #include "cli/measure.h"
@@ -29,23 +30,6 @@ std::string system_text() {
   utsname names{};
   if (::uname(&names) != 0) return "unknown system";
   return fmt::format("{} {} {}", names.sysname, names.release, names.machine);
-}
-
-/// Breaks the text at spaces, so that no line but that of a long word is longer than `columns`;
-/// lines after the first begin with `indent` spaces.
-std::string wrapped(const std::string& text, int columns, int indent) {
-  std::string out, line;
-  for (std::size_t at = 0; at < text.size();) {
-    const std::size_t end = std::min(text.find(' ', at), text.size());
-    const std::string word = text.substr(at, end - at);
-    at = end + 1;
-    if (!line.empty() && static_cast<int>(line.size() + 1 + word.size()) > columns) {
-      out += line + "\n" + std::string(static_cast<std::size_t>(indent), ' ');
-      line.clear();
-    }
-    line += (line.empty() ? "" : " ") + word;
-  }
-  return out + line;
 }
 
 std::string painted(State state, const Style& style) {
@@ -98,6 +82,10 @@ std::string doctor_json(const std::vector<Finding>& findings) {
 }  // namespace
 
 Result<int> execute(const DoctorArguments& a) {
+  if (a.environment) {
+    print(a.json ? doctor::environment_json() : doctor::environment_text(Style::of_stdout()));
+    return kDone;
+  }
   const std::vector<Finding> findings = doctor::examine();
   print(a.json ? doctor_json(findings) : doctor_text(findings));
   return count(findings, State::problem) == 0 ? kDone : kFailed;

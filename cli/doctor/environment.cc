@@ -66,6 +66,8 @@ constexpr Variable kVariables[] = {
     {"SLURM_STEP_NUM_TASKS", Of::launcher, "the number of ranks, by srun", ""},
     {"WORLD_SIZE", Of::launcher, "the number of ranks, by torchrun", ""},
 
+    {"TQDM_DISABLE", Of::library,
+     "if it is not set, python -m reshard.check keeps progress bars of engines silent", ""},
     {"UCX_HANDLE_ERRORS", Of::library, "if it is not set, reshard keeps UCX from catching signals",
      ""},
     {"UCX_LOG_LEVEL", Of::library, "if it is not set, reshard keeps UCX silent", ""},

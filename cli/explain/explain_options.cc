@@ -78,6 +78,12 @@ CommandSpec explain_spec() {
                "write the serialised program; if there are several: FILE.0, FILE.1, ...");
   options.text("--program", a->program, "FILE", "print this serialised program instead");
   options.flag("--json", a->json, "print one JSON object");
+  spec.examples = {
+      {"explain --model qwen3-4b --from fsdp:shard=4 --to vllm:tp=2,offset=4 --rank 5 --steps 20",
+       "the first steps of rank 5 of a refit"},
+      {"explain --model qwen3-4b --from fsdp:shard=4 --to vllm:tp=2,quant=fp8_channel --rank 0 "
+       "--path message",
+       "the same by messages, to a target that is quantised on the way"}};
   spec.command = [a] { return *a; };
   spec.check = [a](const std::set<std::string>& given) { return check_options(*a, given); };
   return spec;

@@ -21,6 +21,11 @@ CommandSpec inspect_spec() {
       "tensors that M has besides those of its config; * matches any text, # a number");
   options.prefix(a->prefix);
   options.flag("--json", a->json, "print one JSON object");
+  spec.examples = {
+      {"inspect deepseek-v3", "the tensors of a published shape"},
+      {"inspect hf --layout megatron:tp=2 --layout vllm:tp=2",
+       "what two layouts do to each kind of tensor of a checkpoint"},
+      {"inspect qwen3-4b --layout vllm:tp=4 --rank 1", "the local tensors of rank 1 of an engine"}};
   spec.command = [a] { return *a; };
   return spec;
 }

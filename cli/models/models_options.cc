@@ -12,6 +12,7 @@ CommandSpec models_spec() {
   OptionList& options = spec.options;
   options.text("NAME", a->name, "", "part of a class's name or of its model_type; default: all");
   options.flag("--json", a->json, "print one JSON object");
+  spec.examples = {{"models qwen3", "the classes of Qwen3, and the layouts that know them"}};
   spec.command = [a] { return *a; };
   return spec;
 }

@@ -31,6 +31,15 @@ CommandSpec plan_spec() {
       .excludes("--rank")
       .excludes("--cluster");
   options.threads(a->threads);
+  spec.examples = {
+      {"plan --model qwen3-30b-a3b --from megatron:tp=4,pp=2,ep=8,etp=1 --to vllm:tp=8,offset=16",
+       "what a refit from 16 ranks of a trainer to 8 of an engine moves"},
+      {"plan --model llama-3.1-70b --from fsdp:shard=64 --to vllm:tp=8,offset=64 --cluster "
+       "dgx-h100-400g",
+       "how long it takes on a cluster, and what bounds it"},
+      {"plan --model qwen3-235b-a22b --from megatron:tp=4,pp=2,ep=8,etp=1 --to vllm:tp=8,offset=16 "
+       "--rank 3 --transfers 10",
+       "the first transfers of rank 3"}};
   spec.command = [a] { return *a; };
   return spec;
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <charconv>
 #include <memory>
 
@@ -32,9 +33,14 @@ Result<double> parse_seconds(const std::string& text) {
               fmt::format("'{}' must be a number of seconds from 0.001 to 1000000", text));
 }
 
+const std::vector<std::string>& transports() {
+  static const std::vector<std::string> kNames = {"inproc", "shm",  "mpi",    "gloo",
+                                                  "ucx",    "nccl", "nvshmem"};
+  return kNames;
+}
+
 Result<> check_transport(const std::string& text) {
-  for (const char* known : {"inproc", "shm", "mpi", "gloo", "ucx", "nccl", "nvshmem"})
-    if (text == known) return {};
+  if (std::ranges::find(transports(), text) != transports().end()) return {};
   return fail(
       Code::invalid_argument,
       fmt::format("'{}' must be inproc, shm, mpi, gloo or ucx; or nccl or nvshmem for GPUs", text));
@@ -51,6 +57,7 @@ void add_verify(OptionList& options, RunArguments& a) {
                return fail(Code::invalid_argument,
                            fmt::format("'{}' must be bytes or fingerprints", text));
              })
+      .among({"bytes", "fingerprints"})
       .implied = "bytes";
 }
 
@@ -76,6 +83,7 @@ void add_processes(OptionList& options, RunArguments& a) {
                a.transport = text;
                return {};
              })
+      .among(transports())
       .under(kProcesses);
   options
       .flag("--spawn", a.spawn,
@@ -170,15 +178,17 @@ CommandSpec run_spec() {
                         "number of refits, as versions 1, 2, ...; default 3");
   add_verify(options, *a);
   options.flag("--json", a->json, "print one JSON object");
-  options.value(
-      "--device", "D",
-      "memory of the ranks: cpu; cuda: a GPU, of which processes take one each in turn; cuda:N: "
-      "that GPU; default cpu",
-      [a](const std::string& text) -> Result<> {
-        a->gpu.reset();
-        if (text != "cpu") a->gpu = RESHARD_TRY(parse_gpu(text));
-        return {};
-      });
+  options
+      .value("--device", "D",
+             "memory of the ranks: cpu; cuda: a GPU, of which processes take one each in turn; "
+             "cuda:N: "
+             "that GPU; default cpu",
+             [a](const std::string& text) -> Result<> {
+               a->gpu.reset();
+               if (text != "cpu") a->gpu = RESHARD_TRY(parse_gpu(text));
+               return {};
+             })
+      .among({"cpu", "cuda"});
   options.choice<RefitPath>("--path", a->path,
                             {{"auto", RefitPath::automatic},
                              {"direct", RefitPath::direct},
@@ -195,6 +205,12 @@ CommandSpec run_spec() {
                                 "seed of the values if M is a config; default 0");
   options.threads(a->threads);
   add_processes(options, *a);
+  spec.examples = {{"run --model demo-moe --from megatron:tp=2,ep=4,etp=1 --to vllm:tp=4 --verify",
+                    "three refits in this process, with every byte compared"},
+                   {"run --model hf --from fsdp:shard=2 --to vllm:tp=2 --transport shm --spawn "
+                    "--trace trace.json",
+                    "one process per rank, with the weights of the checkpoint hf; trace.json opens "
+                    "in Perfetto"}};
   spec.command = [a] { return *a; };
   spec.check = [a](const std::set<std::string>& given) { return check_options(*a, given); };
   return spec;

@@ -21,6 +21,7 @@ CommandSpec synth_spec() {
                 "maximum tensor bytes per file; default 5GB");
   options.flag("--json", a->json, "print one JSON object");
   options.threads(o.threads);
+  spec.examples = {{"synth demo-moe moe --layers 2", "a small checkpoint to try commands on"}};
   spec.command = [a] { return *a; };
   return spec;
 }

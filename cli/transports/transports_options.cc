@@ -11,6 +11,7 @@ CommandSpec transports_spec() {
   const auto a = std::make_shared<TransportsArguments>();
   OptionList& options = spec.options;
   options.flag("--json", a->json, "print one JSON object");
+  spec.examples = {{"transports", "which transports can run here, and why the others cannot"}};
   spec.command = [a] { return *a; };
   return spec;
 }

@@ -19,6 +19,9 @@ CommandSpec verify_spec() {
   options.merge(o.merge, "A");
   options.flag("--json", a->json, "print one JSON object");
   options.threads(o.threads);
+  spec.examples = {
+      {"verify hf ranks",
+       "compares the values of a checkpoint with those of the ranks' files that were made of it"}};
   spec.command = [a] { return *a; };
   return spec;
 }

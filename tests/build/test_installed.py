@@ -26,13 +26,13 @@ def main():
     target, *settings = command.split()[3:]
     said("cmake", "-G", "Ninja", "-S", source, "-B", folder, "--log-level=ERROR", *settings, cwd=source)
     commands = said("ninja", "-C", folder, "-t", "commands", target, cwd=source)
-    built = set(re.findall(r" (?:-o|qc) (\S+)", commands))  # of compilers and linkers, and of ar
+    built = set(re.findall(r" (?:-o|qc|>) (\S+)", commands))  # of compilers and linkers, of ar, of the program
     scripts = [script.read_text() for script in folder.rglob("cmake_install.cmake")]
     copied = {path for text in scripts for path in re.findall(rf'"{folder}/([^"]+)"', text)}
     # What configuring makes is there; links of a shared library come with it.
     copied = {path for path in copied if not (folder / path).exists() and "$" not in path}
     missing = sorted(path for path in copied if path not in built and not re.fullmatch(r"lib/libreshard\.so[\d.]*", path))
-  if not {"bin/reshard", "lib/libreshard.a"} <= copied or not built:
+  if not {"bin/reshard", "lib/libreshard.a", "share/man/man1/reshard.1"} <= copied or not built:
     sys.exit(f"the check no longer reads the build: {sorted(copied)}")
   for path in missing:
     print(f"{path}: is installed, and `make build` ({target}) does not make it")

@@ -4,6 +4,7 @@
 import json
 import os
 import pathlib
+import re
 import resource
 import subprocess
 
@@ -80,6 +81,12 @@ def done(*arguments, **options):
     assert result.returncode == 0, f"{arguments}: exit {result.returncode}: {result.stderr}"
     assert result.stderr == "", f"{arguments}: {result.stderr}"
     return result.stdout
+
+
+def commands():
+    """All commands, as the help lists them."""
+    listed = done("--help").partition("\nCommands:\n")[2].partition("\n\n")[0]
+    return re.findall(r"(?m)^  (\w+) ", listed)
 
 
 def write_json(path, value):

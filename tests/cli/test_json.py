@@ -15,12 +15,6 @@ PAGE = pathlib.Path(__file__).parents[2] / "docs" / "operations.md"
 WITHOUT = {"completion", "man"}
 
 
-def commands():
-    """All commands, as the help lists them."""
-    listed = program.done("--help").partition("\nCommands:\n")[2].partition("\n\n")[0]
-    return re.findall(r"(?m)^  (\w+) ", listed)
-
-
 class JsonReports(unittest.TestCase):
     def setUp(self):
         self.d = pathlib.Path(tempfile.mkdtemp(prefix="reshard-json-"))
@@ -41,9 +35,9 @@ class JsonReports(unittest.TestCase):
             "models": ("llama",),
             "doctor": (),
         }
-        self.assertEqual(set(commands()) - WITHOUT, set(runs))
+        self.assertEqual(set(program.commands()) - WITHOUT, set(runs))
         documented = dict(re.findall(r"(?m)^\| `reshard\.(\w+)/(\d+)` \|", PAGE.read_text()))
-        self.assertEqual(set(documented), {*runs, "program"})
+        self.assertEqual(set(documented), {*runs, "program", "environment"})
         for command, arguments in runs.items():
             with self.subTest(command):
                 report = json.loads(program.done(command, *arguments, "--json"))

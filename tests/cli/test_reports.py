@@ -70,7 +70,7 @@ class Reports(unittest.TestCase):
 
     def test_help(self):
         self.golden("help.txt", program.done("--help"))
-        for command in ("plan", "explain", "run", "convert", "verify", "inspect", "synth", "transports", "models", "doctor"):
+        for command in program.commands():
             with self.subTest(command):
                 self.golden(f"help_{command}.txt", program.done(command, "--help"))
 
