@@ -325,6 +325,28 @@ def update(state, version=None):
   return state.trainer.version
 
 
+def begin(state):
+  """Begins an update in the background; whether sources were free at once. They are when it returns."""
+  state.pending = state.trainer.update_async()
+  free = state.pending.sources_free()
+  assert state.pending.wait_sources_free(30)
+  for refused in (state.trainer.update, state.trainer.update_async):
+    try:
+      refused()
+      raise AssertionError("another update began")
+    except reshard.InvalidArgumentError as error:
+      assert "an update is in the background" in str(error)
+  return free
+
+
+def finish(state):
+  """Has the engine take what has arrived."""
+  assert state.pending.wait_arrived(30)
+  state.report = state.pending.result()
+  assert state.pending.result() is state.report
+  return state.trainer.version
+
+
 def sent(state):
   """Bytes of this rank's last update."""
   return state.report.sent

@@ -201,4 +201,8 @@ def test_calls_of_vllm_have_arguments_that_exist():
       function = getattr(trainer, name.rpartition(".")[2])
       inspect.signature(function).bind(*[None] * positional, **dict.fromkeys(keywords))
       seen.append(name)
-  assert {"traced_vllm.layout", "reshard.vllm.Trainer", "reshard.vllm.HttpClient"} <= set(seen)
+    elif name.startswith(("trainer.", "pending.")):
+      of = trainer.Trainer if name.startswith("trainer.") else importlib.import_module("reshard.engines.pending").PendingUpdate
+      inspect.signature(getattr(of, name.rpartition(".")[2])).bind(None, *[None] * positional, **dict.fromkeys(keywords))
+      seen.append(name)
+  assert {"traced_vllm.layout", "reshard.vllm.Trainer", "reshard.vllm.HttpClient", "trainer.update_async", "pending.result"} <= set(seen)

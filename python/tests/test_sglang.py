@@ -52,6 +52,48 @@ def test_workers_hold_what_their_loader_would_have_loaded(world, route):
   world.trainers.call([0, 1], "close")
 
 
+@pytest.mark.parametrize("snapshot", [False, True])
+def test_weights_arrive_while_the_engine_serves_and_are_taken_when_the_trainer_asks(world, snapshot):
+  first = max(world.trainers.call([0, 1], "start", {"verify": True, "snapshot": snapshot}))
+  old, _ = world.trainers.call([0, 1], "train", 51)
+  world.trainers.call([0, 1], "update")
+  for seed in (52, 54):
+    new, _ = world.trainers.call([0, 1], "train", seed)
+    world.trainers.call([0], "calls")
+    assert world.trainers.call([0, 1], "begin") in ([snapshot] * 2, [True] * 2)
+    world.trainers.call([0, 1], "train", seed + 1)  # the trainer writes what it sent
+    world.holds(old)
+    assert world.trainers.call([0, 1], "finish") == [first + 2 + (seed - 52) // 2] * 2
+    world.holds(new)
+    (calls,) = world.trainers.call([0], "calls")
+    assert calls == [("begin", "target"), ("reshard.update", False), ("end",), ("begin", "target"), ("reshard.update", True), ("end",)]
+    old = new
+  newest, _ = world.trainers.call([0, 1], "train", 56)
+  world.trainers.call([0, 1], "update")
+  world.holds(newest)
+  world.trainers.call([0, 1], "close")
+
+
+def test_a_trainer_that_fails_in_the_background_leaves_the_old_weights(world):
+  world.trainers.call([0, 1], "start", {})
+  old, _ = world.trainers.call([0, 1], "train", 61)
+  world.trainers.call([0, 1], "update")
+  world.trainers.call([0, 1], "train", 62)
+  world.trainers.call([1], "fails_at", "check")
+  world.trainers.call([0, 1], "begin")
+  for rank in (0, 1):
+    with pytest.raises(AssertionError, match="the trainer has had enough"):
+      world.trainers.call([rank], "finish")
+  world.trainers.call([1], "fails_at", None)
+  world.trainers.call([0, 1], "close")
+  world.holds(old)
+  world.trainers.call([0, 1], "start", {})
+  new, _ = world.trainers.call([0, 1], "train", 63)
+  world.trainers.call([0, 1], "update")
+  world.holds(new)
+  world.trainers.call([0, 1], "close")
+
+
 def test_adapters_are_merged_on_the_way(world):
   world.trainers.call([0, 1], "start_merging")
   for seed in (31, 32):

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["MAX_DEADLINE", "PROTOCOL", "Invitation", "InvitedLink", "Invitations"]
 
 #: Of what trainers and workers tell each other. Both sides must have the same.
-PROTOCOL = 7
+PROTOCOL = 8
 
 #: The longest deadline that a worker accepts, in seconds.
 MAX_DEADLINE = 3600.0

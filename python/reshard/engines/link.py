@@ -38,6 +38,7 @@ class Link:
     self._verify = verify
     self.group = group
     self._session: reshard.Session | None = None
+    self._pending: tuple[int, reshard.PendingRefit] | None = None
 
   def gather(self, mine: Any) -> list[Any]:
     """Collective. What each rank passed, by rank. `mine` is anything that JSON takes."""
@@ -55,10 +56,11 @@ class Link:
     on_phase: Callable[[str], None] | None = None,
     threads: int = 0,
     stream: Any = None,
+    snapshot: bool = False,
   ) -> reshard.Session:
     """Collective. Plans, and shares memory. The caller owns the session; prepare() keeps its own.
 
-    stream  as for reshard.Session.
+    stream, snapshot  as for reshard.Session.
     """
     with self.ends_the_group():
       return reshard.Session(
@@ -71,6 +73,7 @@ class Link:
         on_phase=on_phase,
         threads=threads,
         stream=stream,
+        snapshot=snapshot,
         timeout=self.deadline,
         verify="always" if self._verify else "never",
       )
@@ -83,18 +86,35 @@ class Link:
     target_tensors: Mapping[str, Any] | None = None,
     published: reshard.PublishedVersion | None = None,
     on_phase: Callable[[str], None] | None = None,
+    snapshot: bool = False,
   ) -> None:
     """Collective. Makes the session that refit() uses.
 
     published  where a worker's version is noted; it outlives the session.
     """
     tensors = (source_tensors, target_tensors)
-    self._session = self.session(source, target, *tensors, published, on_phase)
+    self._session = self.session(source, target, *tensors, published, on_phase, snapshot=snapshot)
 
   def refit(self, version: int, stream: Any = None) -> reshard.SessionReport:
-    """Collective. Brings the workers' tensors to `version`; `stream` as for Session.refit()."""
+    """Collective. Brings the workers' tensors to `version`; `stream` as for Session.refit().
+
+    If start() was called, waits for the end of that refit instead. Raises InvalidArgumentError if it is of another version.
+    """
     assert self._session is not None
-    return self._session.refit(version=version, stream=stream)
+    pending, self._pending = self._pending, None
+    if pending is None:
+      return self._session.refit(version=version, stream=stream)
+    if pending[0] != version:
+      with self.ends_the_group():
+        raise reshard.InvalidArgumentError(f"version {version}: that of the update in the background is {pending[0]}")
+    return pending[1].result()
+
+  def start(self, version: int, stream: Any = None) -> reshard.PendingRefit:
+    """Collective. Begins a refit in the background. Nothing else may be called before the refit() that ends it."""
+    assert self._session is not None
+    pending = self._session.refit_async(version, stream=stream)
+    self._pending = (version, pending)
+    return pending
 
   @property
   def works(self) -> bool:
@@ -108,6 +128,10 @@ class Link:
   def close(self) -> None:
     """Leaves the group. Idempotent."""
     session, self._session = self._session, None
+    pending, self._pending = self._pending, None
+    if pending is not None and not pending[1].done():
+      self.group.abort(f"rank {self.rank} left during an update in the background")
+      pending[1].wait()
     if session is not None:
       session.close()
     self.group.close()

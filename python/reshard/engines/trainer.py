@@ -7,11 +7,10 @@ import os
 import queue
 import secrets
 import tempfile
-import threading
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar, cast
 
 import reshard
 from reshard import _manifest as manifest
@@ -22,6 +21,7 @@ from reshard.engines.hidden import without_secret
 from reshard.engines.invitation import MAX_DEADLINE, Invitation, InvitedLink
 from reshard.engines.link import TornError
 from reshard.engines.parts import Draft, Merging, Parts, config_of
+from reshard.engines.pending import Call, PendingUpdate
 from reshard.engines.quantisation import Quantisation
 
 if TYPE_CHECKING:
@@ -80,6 +80,7 @@ class EngineTrainer:
     merge: Mapping[str, Any] | None = None,
     draft: Draft | None = None,
     check: float = 0.0,
+    snapshot: bool = False,
   ) -> None:
     _check_options(client, rank, route, deadline, check)
     if check and not self.CHECKS:
@@ -87,6 +88,7 @@ class EngineTrainer:
     parts = Parts(layout, only, adapters, merge, draft)
     self.rank, self.size, self.version = rank, size, 0
     self._client, self._pause, self._on_phase, self._share = client, pause, on_phase, float(check)
+    self._snapshot, self._pending = snapshot, False
     self._tensors = dict(tensors)
     self._merge: Any = None
     given = {"url": url, "job": job, "secret": secret, "workers": workers}
@@ -121,7 +123,7 @@ class EngineTrainer:
       return InvitedLink(self._invitation, self.rank)
     ended: queue.SimpleQueue[object] = queue.SimpleQueue()
     asking = self._invite(self._client, False, ended.put)
-    joining = _Call(lambda: InvitedLink(self._invitation, self.rank), ended.put)
+    joining = Call(lambda: InvitedLink(self._invitation, self.rank), ended.put)
     if ended.get() is asking:
       asking.result()  # an engine that refuses ends the wait for it
     try:
@@ -134,7 +136,7 @@ class EngineTrainer:
       if self._invitation.draft_config is not None:
         self._show_draft(link)
 
-      def taken(call: _Call[None]) -> None:
+      def taken(call: Call[None]) -> None:
         if call.error is not None:
           link.abort(f"the engine refused the trainer: {call.error}")
 
@@ -144,7 +146,7 @@ class EngineTrainer:
       raise
     return link
 
-  def _invite(self, client: Client, ready: bool, ended: Callable[[_Call[None]], None]) -> _Call[None]:
+  def _invite(self, client: Client, ready: bool, ended: Callable[[Call[None]], None]) -> Call[None]:
     """Has every worker begin to join; `ready`: take the trainer, whose group is complete."""
 
     def invite() -> None:
@@ -156,7 +158,7 @@ class EngineTrainer:
       if failed is not None:
         raise failed
 
-    return _Call(invite, ended)
+    return Call(invite, ended)
 
   def _show_draft(self, link: InvitedLink) -> None:
     """On rank 0: has each worker learn its draft model. It begins an update of it, which ends when the trainer has joined.
@@ -188,7 +190,7 @@ class EngineTrainer:
       if len(parts.table) != len(layout.model.tensors) or parts.draft_config is not None:
         self._tensors = parts.tensors(self._tensors, source, self.rank)
       self._tensors = {t.name: _viewed(self._tensors[t.name], t.shape) for t in source.local(self.rank)}
-      link.prepare(source, target, source_tensors=self._tensors, on_phase=self._on_phase)
+      link.prepare(source, target, source_tensors=self._tensors, on_phase=self._on_phase, snapshot=self._snapshot)
       self._source = source
       workers = messages[trainers:]
       self.version = max(int(x["version"]) for x in workers)
@@ -214,17 +216,59 @@ class EngineTrainer:
     Errors: as the constructor's. The engine then has its old weights, unless the error says that
     it is torn. After any but a wrong version the group is gone: make a new Trainer.
     """
+    version = self._next(version, stream)
+    checked = self._share > 0 and checking.chosen(version, self._share)
+    said = {"version": version} | ({"check": checking.UPDATE} if checked else {})
+    report = self._together(said, lambda: self._take(version, stream, checked))
+    self.version = version
+    return report
+
+  def update_async(self, version: int | None = None, *, stream: Any = None) -> PendingUpdate:
+    """Collective over the trainer. The same in the background: returns at once, or, with `snapshot=True`, when the snapshot
+    is complete.
+
+    The engine goes on serving its old weights until result() of the PendingUpdate, which every rank must call. Until then
+    only one update is under way, and check() must not be called. Tensors must not be written before sources_free().
+
+    Errors: as update()'s, from result(); UnsupportedError with `in_place`, which would tear the engine meanwhile, and
+    with `check`, which compares the engine with tensors that may have changed then.
+    """
+    if self._invitation.in_place or self._share > 0:
+      option = "in_place=True" if self._invitation.in_place else f"check={self._share:g}"
+      raise reshard.UnsupportedError(f"{option}: an update in the background cannot have it; use update(), or check() afterwards")
+    version = self._next(version, stream)
+    if self._client is not None:
+      with self._link.ends_the_group():
+        self._begin(self._client, version)
+    pending = self._link.start(version, stream)
+    self._pending = True
+
+    def take() -> reshard.SessionReport:
+      report = self._together({"version": version}, lambda: self._take(version, None, False))
+      self.version, self._pending = version, False
+      return report
+
+    return PendingUpdate(version, pending, take)
+
+  def _begin(self, client: Any, version: int) -> None:
+    """Has the workers begin to receive in the background."""
+    client.start_weight_update()
+    try:
+      client.update_weights({"version": version, "job": self._invitation.job, "background": True})
+    finally:
+      client.finish_weight_update()
+
+  def _next(self, version: int | None, stream: Any) -> int:
+    """The version of an update, whose tensors are then those to send."""
+    if self._pending:
+      raise reshard.InvalidArgumentError("an update is in the background: call its result() first")
     version = self.version + 1 if version is None else version
     if version <= self.version:
       raise ValueError(f"version {version}: the engine is at {self.version}")
     if self._merge is not None:
       with self._link.ends_the_group():
         self._merge.merge(stream)
-    checked = self._share > 0 and checking.chosen(version, self._share)
-    said = {"version": version} | ({"check": checking.UPDATE} if checked else {})
-    report = self._together(said, lambda: self._take(version, stream, checked))
-    self.version = version
-    return report
+    return version
 
   def _take(self, version: int, stream: Any, checked: bool) -> reshard.SessionReport:
     """This rank's part of an update, while the workers do theirs."""
@@ -245,6 +289,8 @@ class EngineTrainer:
     """
     if not self.CHECKS:
       raise reshard.UnsupportedError("workers of this engine do not check themselves")
+    if self._pending:
+      raise reshard.InvalidArgumentError("an update is in the background: call its result() first")
     return self._together({"version": self.version, "check": checking.NOW}, self._compare)
 
   def _compare(self) -> Report:
@@ -260,7 +306,7 @@ class EngineTrainer:
       if self._pause is not None:
         _method(client, "pause")(self._pause)
       client.start_weight_update()
-    call = _Call(lambda: client.update_weights({**said, "job": self._invitation.job}), self._ends)
+    call = Call(lambda: client.update_weights({**said, "job": self._invitation.job}), self._ends)
     try:
       taken = take()
     except BaseException as error:
@@ -285,7 +331,7 @@ class EngineTrainer:
     except Exception as other:  # the first error says more
       add_note(error, f"and the engine: {other}")
 
-  def _ends(self, call: _Call[None]) -> None:
+  def _ends(self, call: Call[None]) -> None:
     if call.error is not None:
       self._link.abort(f"the engine refused the update: {call.error}")
 
@@ -357,36 +403,6 @@ def _check_same(layout: reshard.Layout, sent: reshard.Layout, rank: int) -> None
       raise reshard.UnsupportedError(
         f"{layout.name}: the engine cannot be told how this layout is quantised"
       )
-
-
-class _Call(Generic[T]):
-  """A call in a thread of its own: workers join and receive while it runs."""
-
-  def __init__(self, call: Callable[[], T], ended: Callable[[_Call[T]], None]) -> None:
-    self.error: BaseException | None = None
-    self._value: T | None = None
-    self._thread = threading.Thread(target=self._run, args=(call, ended), daemon=True)
-    self._thread.start()
-
-  def _run(self, call: Callable[[], T], ended: Callable[[_Call[T]], None]) -> None:
-    try:
-      self._value = call()
-    except BaseException as error:  # noqa: BLE001 - result() raises it
-      self.error = error
-    ended(self)
-
-  def result(self) -> T:
-    """Waits, and raises what the call raised."""
-    self._thread.join()
-    if self.error is not None:
-      raise self.error
-    return cast(T, self._value)
-
-  def raise_instead(self, error: BaseException) -> None:
-    """If the call has failed, or fails now that the group has ended: its error, which says why."""
-    self._thread.join(timeout=5.0)
-    if self.error is not None:
-      raise self.error from error
 
 
 def _viewed(tensor: Any, shape: Sequence[int]) -> Any:

@@ -51,8 +51,8 @@ class EngineClient:
     _checked(self.engine.begin_weight_update(self._selector))
 
   def update_weights(self, update_info: Any) -> None:
-    """Has every worker receive an update, and forgets what was cached of the old weights."""
-    self._load(UPDATE, update_info, flush_cache=True)
+    """Has every worker receive an update, and forgets what was cached of the old weights; or begin to, in the background."""
+    self._load(UPDATE, update_info, flush_cache=not update_info.get("background"))
 
   def finish_weight_update(self, weight_version: str | None = None) -> None:
     """Ends an update, and tells the engine the version: "weight_version" of its answers from now on."""

@@ -70,6 +70,8 @@ class Trainer(EngineTrainer):
               updated with the model, as one version. docs/lora.md.
   merge       {name: peft.LoraConfig or dict}: LoRA adapters in the layout that are merged into what is
               sent; see `reshard.lora.Merge`.
+  snapshot    each update sends a copy of this rank's tensors, in host memory as large as they are, so that
+              they may be written as soon as `update_async()` returns.
   on_phase    called when this rank enters a phase of an update: "begin", "transfer", "check",
               "commit", "committed". An exception ends the update on all ranks.
 

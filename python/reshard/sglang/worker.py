@@ -58,7 +58,7 @@ def load(model: torch.nn.Module, named_tensors: Iterable[tuple[str, torch.Tensor
       elif name == LEAVE:
         worker.leave(job)
       else:
-        worker.receive(model, int(said["version"]), job)
+        worker.receive(model, int(said["version"]), job, bool(said.get("background")))
     except TornError:
       worker.leave()
       raise
@@ -151,16 +151,26 @@ class _Worker:
     self._models, self._adapters, self._forms = models, adapters, forms_of(models)
     _log.info("reshard: joined, as rank %d; %s", link.rank, ", ".join(m.route for m in models))
 
-  def receive(self, model: torch.nn.Module, version: int, job: str) -> None:
-    """Receives an update of the trainer of this name; any other's changes nothing."""
+  def receive(self, model: torch.nn.Module, version: int, job: str, background: bool = False) -> None:
+    """Receives an update of the trainer of this name; any other's changes nothing. `background`: begins to receive it."""
     link = self._link
     ours = link is not None and link.invitation.job == job
     try:
-      self._receive(model, version, link if ours else None)
+      if background:
+        self._start(model, version, link if ours else None)
+      else:
+        self._receive(model, version, link if ours else None)
     except Exception:
       if ours:
         self.leave()
       raise
+
+  def _start(self, model: torch.nn.Module, version: int, link: InvitedLink | None) -> None:
+    if link is None:
+      raise reshard.InvalidArgumentError("no trainer has joined, or not this one")
+    with link.ends_the_group():
+      self._check(model)
+    link.start(version)
 
   def _receive(self, model: torch.nn.Module, version: int, link: InvitedLink | None) -> None:
     failure = self._arrival(model, version, link)

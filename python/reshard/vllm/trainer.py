@@ -58,6 +58,8 @@ class Trainer(EngineTrainer):
   check       the share of updates after which the engine is compared with a fresh load of the same values (docs/check.md):
               1 or True for all, 0.01 for one in a hundred, chosen by the version. An engine that differs is torn: it refuses
               to serve, and `update()` raises `reshard.check.DifferenceError`. `check()` compares on demand.
+  snapshot    each update sends a copy of this rank's tensors, in host memory as large as they are, so that
+              they may be written as soon as `update_async()` returns.
   on_phase    called when this rank enters a phase of an update: "begin", "transfer", "check",
               "commit", "committed". An exception ends the update on all ranks.
 

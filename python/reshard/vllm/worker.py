@@ -42,6 +42,7 @@ class UpdateInfo(WeightTransferUpdateInfo):  # type: ignore[misc]
 
   version: int = field(kw_only=True)
   job: str = field(kw_only=True)  # of the trainer
+  background: bool = field(default=False, kw_only=True)  # begin to receive; another call will end it
   check: str = field(default="", kw_only=True)  # checking.NOW or checking.UPDATE
   update_kind: str = field(default="dense", kw_only=True)  # vLLM 0.24 asks for it
 
@@ -204,7 +205,7 @@ class WorkerEngine(WeightTransferEngine):  # type: ignore[misc]
   def receive_weights(self, update_info: UpdateInfo, load_weights: Any = None) -> None:
     """Receives one update and puts it into the model, if all workers of the engine have it.
 
-    An error is the trainer's, too, and is only logged here: see `_fails`. The trainer is forgotten
+    One in the background begins with a call that returns at once, and ends with another. An error is the trainer's, too, and is only logged here: see `_fails`. The trainer is forgotten
     then, and the model has its old weights, or is torn. An update of nobody, or of another trainer
     than the one that has joined, changes nothing: RuntimeError, if this is the only worker.
     """
@@ -212,7 +213,9 @@ class WorkerEngine(WeightTransferEngine):  # type: ignore[misc]
     link = self._link
     ours = link is not None and link.invitation.job == update_info.job
     try:
-      if update_info.check != checking.NOW:
+      if update_info.background:
+        self._start(version, link if ours else None)
+      elif update_info.check != checking.NOW:
         self._receive(version, link if ours else None)
       if update_info.check:
         self._compare(link if ours else None, refuse=update_info.check == checking.UPDATE)
@@ -221,6 +224,18 @@ class WorkerEngine(WeightTransferEngine):  # type: ignore[misc]
         self._leave()
       alone = self._vllm_config.parallel_config.world_size == 1
       self._fails(f"no update to version {version}", error, raises=alone and not ours)
+
+  def _start(self, version: int, link: InvitedLink | None) -> None:
+    """Begins to receive in the background. Raises why it cannot."""
+    failure = self._obstacle(link)
+    if failure is not None:
+      raise failure
+    assert link is not None
+    with link.ends_the_group():
+      if link.invitation.in_place:
+        raise reshard.UnsupportedError("in_place=True: an update in the background would tear the engine")
+      self._check(in_place=False)
+    link.start(version)
 
   def _receive(self, version: int, link: InvitedLink | None) -> None:
     failure = self._arrival(version, link)
@@ -243,12 +258,11 @@ class WorkerEngine(WeightTransferEngine):  # type: ignore[misc]
 
   def _arrival(self, version: int, link: InvitedLink | None) -> Exception | None:
     """Waits until all bytes are here; why they are not."""
-    if link is None:
-      known = "no trainer has joined" if self._link is None else "another trainer has joined"
-      return RuntimeError(f"{known}: call init_weight_transfer_engine first")
+    failure = self._obstacle(link)
+    if failure is not None:
+      return failure
+    assert link is not None
     self._refitted = False
-    if self._drafting and len(self._models) < 2:
-      return RuntimeError("an update of the draft model alone: the trainer that has joined updates the engine's model")
     try:
       with link.ends_the_group():
         self._check(link.invitation.in_place)
@@ -262,6 +276,15 @@ class WorkerEngine(WeightTransferEngine):  # type: ignore[misc]
         self._adapters.write(self._arrived.raw)
     except Exception as error:
       return error
+    return None
+
+  def _obstacle(self, link: InvitedLink | None) -> Exception | None:
+    """Why no update of this trainer can be received; None if one can."""
+    if link is None:
+      known = "no trainer has joined" if self._link is None else "another trainer has joined"
+      return RuntimeError(f"{known}: call init_weight_transfer_engine first")
+    if self._drafting and len(self._models) < 2:
+      return RuntimeError("an update of the draft model alone: the trainer that has joined updates the engine's model")
     return None
 
   def _check(self, in_place: bool) -> None:

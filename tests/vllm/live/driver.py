@@ -50,7 +50,8 @@ class Cut:
 def serve(args, layout, tensors, load, **more):
   """Joins, and for each line "update WORDS" calls load(*WORDS), which makes the tensors those of what the words name, and
   updates the server. Answers "updated VERSION BYTES", the bytes that this rank sent. The line "check" compares the server with a
-  fresh load; the answer is "checked DIFFERENCES TENSORS RANKS"."""
+  fresh load; the answer is "checked DIFFERENCES TENSORS RANKS". "begin WORDS" is an update in the background: the answer is "begun"
+  when the tensors may be written, and "arrived" comes when the weights have; "finish" has the server take them."""
   # A machine may be busy with other things.
   client = reshard.vllm.HttpClient(args.server, timeout=1800) if args.rank == 0 else None
   trainer = reshard.vllm.Trainer(
@@ -71,7 +72,20 @@ def serve(args, layout, tensors, load, **more):
       report = trainer.check()
       print(f"checked {len(report.differences)} {report.tensors} {len(report.ranks)}", flush=True)
       continue
+    if line.split() == ["finish"]:
+      report = pending.result()
+      print(f"updated {trainer.version} {report.sent}", flush=True)
+      continue
     load(*line.split()[1:])
+    if line.startswith("begin"):
+      pending = trainer.update_async()
+      pending.wait_sources_free()
+      for tensor in tensors.values():  # as an optimiser would
+        tensor.zero_()
+      print("begun", flush=True)
+      pending.wait_arrived()
+      print("arrived", flush=True)
+      continue
     report = trainer.update()
     print(f"updated {trainer.version} {report.sent}", flush=True)
   trainer.close()

@@ -62,6 +62,17 @@ class Trainer:
     self.say("update", *paths)
     return self.hears("updated")
 
+  def begin(self, *paths):
+    """Begins an update in the background, and waits until the weights have arrived."""
+    self.say("begin", *paths)
+    self.hears("begun")
+    self.hears("arrived")
+
+  def finish(self):
+    """Has the server take them."""
+    self.say("finish")
+    return self.hears("updated")
+
   def check(self):
     """How many places of the engine differ from a fresh load, how many tensors and ranks were compared: as each rank says it."""
     self.say("check")
