@@ -5,9 +5,11 @@
 
 #include <algorithm>
 #include <array>
+#include <cstdlib>
 
 #include "cli/exit_code.h"
 #include "reshard/base/closest_name.h"
+#include "reshard/base/log/log.h"
 #include "reshard/base/number_text.h"
 #include "reshard/io/layout_side.h"
 #include "reshard/io/make_layout.h"
@@ -119,10 +121,29 @@ tl::unexpected<Error> OptionList::not_a_number(const std::string& text, const st
             fmt::format("'{}' must be a whole number from {} to {}", text, least, most)});
 }
 
+void OptionList::log_level() {
+  const auto add = [&](const char* brief, const char* name, LogLevel level,
+                       const char* help) -> Option& {
+    Option& option = value(name, "", help, {});
+    option.brief = brief;
+    option.raise = [level] {
+      ::setenv("RESHARD_LOG", std::string(reshard::name(level)).c_str(), 1);
+      set_log_level(level);
+    };
+    return option;
+  };
+  add("-q", "--quiet", LogLevel::error, "log errors only");
+  add("-v", "--verbose", LogLevel::info, "log what happens, on standard error; see RESHARD_LOG")
+      .excludes("--quiet");
+}
+
 std::vector<CommandSpec> command_specs() {
-  return {plan_spec(),   explain_spec(), run_spec(),        convert_spec(),
-          verify_spec(), inspect_spec(), synth_spec(),      transports_spec(),
-          models_spec(), doctor_spec(),  completion_spec(), man_spec()};
+  std::vector<CommandSpec> specs = {plan_spec(),    explain_spec(),    run_spec(),
+                                    convert_spec(), verify_spec(),     inspect_spec(),
+                                    synth_spec(),   transports_spec(), models_spec(),
+                                    doctor_spec(),  completion_spec(), man_spec()};
+  for (CommandSpec& spec : specs) spec.options.log_level();
+  return specs;
 }
 
 bool Option::takes_files() const {

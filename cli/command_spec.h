@@ -37,6 +37,7 @@ struct Option {
   /// The words by which shells complete the value; one that ends in ':' is the start of a value.
   /// Empty: files or nothing, by the type.
   std::vector<std::string> words = {};
+  std::string brief = {};  ///< "-v", a short name of a flag; empty: it has none.
 
   Option& required() { return is_required = true, *this; }
   Option& under(std::string heading) { return group = std::move(heading), *this; }
@@ -73,6 +74,8 @@ class OptionList {
   Option& prefix(std::optional<std::string>& to);
   /// ModelOptions::merge of the checkpoint that the help names.
   Option& merge(std::vector<std::string>& to, const std::string& checkpoint);
+  /// The level of the log, in this process and those that it starts.
+  void log_level();
   /// An integer from `least` to `most`. `to` is a T or an optional of one.
   template <class T, class To>
   Option& number(std::string name, To& to, T least, T most, std::string help) {

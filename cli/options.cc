@@ -110,7 +110,7 @@ class CommandLine {
   CLI::Option* add(CLI::App& app, const Option& option) {
     if (option.is_flag())
       return app.add_flag_callback(
-          option.name,
+          option.brief.empty() ? option.name : option.brief + "," + option.name,
           [this, &option] {
             given_.insert(option.name);
             option.raise();

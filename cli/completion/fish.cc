@@ -32,7 +32,9 @@ std::string option_text(const CommandSpec& command, const Option& option) {
       fmt::format("complete -c reshard -n '__fish_seen_subcommand_from {}'", command.name);
   const std::string help = " -d " + text_of(option.help);
   if (!option.is_positional())
-    return fmt::format("{} -l {}{}{}\n", start, option.name.substr(2), value(option), help);
+    return fmt::format("{}{} -l {}{}{}\n", start,
+                       option.brief.empty() ? "" : " -s " + option.brief.substr(1),
+                       option.name.substr(2), value(option), help);
   if (option.takes_files()) return start + " -F\n";
   if (option.words.empty()) return "";
   return fmt::format("{} -a {}{}\n", start,

@@ -60,12 +60,18 @@ std::string argument(const Option& option) {
     return fmt::format("{}{}:{}", option.is_required ? ":" : "::", option.name, action(option));
   const std::string help = fmt::format("[{}]", escaped(option.help, "[]\\"));
   const std::string many = option.repeats == 0 ? "" : "*";
-  if (option.is_flag()) return many + option.name + help;
+  if (option.is_flag()) return option.name + help;
   // --verify takes a value behind = only.
   const bool is_optional = !option.implied.empty();
   const std::string type = is_optional ? "HOW" : option.type;
   return fmt::format("{}{}={}{}:{}:{}", many, option.name, is_optional ? "-" : "", help, type,
                      action(option));
+}
+
+/// "'-q[log errors only]' ": the specification of the short name, before that of the long one.
+std::string short_name(const Option& option) {
+  if (option.brief.empty()) return "";
+  return quoted(option.brief + argument(option).substr(option.name.size())) + " ";
 }
 
 std::string zsh_command(const CommandSpec& command) {
@@ -74,7 +80,7 @@ std::string zsh_command(const CommandSpec& command) {
       "exit]'",
       command.name);
   for (const Option& option : command.options.all())
-    out += " \\\n            " + quoted(argument(option));
+    out += " \\\n            " + short_name(option) + quoted(argument(option));
   return out + "\n          ;;\n";
 }
 

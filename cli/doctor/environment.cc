@@ -19,6 +19,9 @@ constexpr Variable kVariables[] = {
      "folder of the configs that have names; clusters/ and cards/ lie beside it; default: those "
      "that were installed",
      ""},
+    {"RESHARD_LOG", Of::reshard,
+     "the level up to which events are logged, on standard error; default: warning",
+     "error, warning, info, debug"},
     {"RESHARD_MODULES", Of::reshard,
      "folder with the transports' modules, searched before those of the installation", ""},
     {"RESHARD_NCCL_LIBRARY", Of::reshard,

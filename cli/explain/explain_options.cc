@@ -34,8 +34,9 @@ void add_how(OptionList& options, ExplainArguments& a) {
 
 Result<> check_options(const ExplainArguments& a, const std::set<std::string>& given) {
   if (given.contains("--program")) {
+    const std::set<std::string> fit = {"--program", "--steps", "--json", "--quiet", "--verbose"};
     for (const std::string& name : given)
-      if (name != "--program" && name != "--steps" && name != "--json")
+      if (!fit.contains(name))
         return refuse(name, "a program that --program reads is compiled already; leave one out");
     return {};
   }

@@ -39,7 +39,8 @@ std::string entry(const std::string& term, std::string_view text) {
 /// "--verify[=HOW]", "--model M", "IN"
 std::string term(const Option& option) {
   if (option.is_positional()) return italic(option.name);
-  std::string out = bold(option.name);
+  std::string out = option.brief.empty() ? "" : bold(option.brief) + ", ";
+  out += bold(option.name);
   if (option.type.starts_with('['))
     out += plain("[=") + italic(option.type.substr(2, option.type.size() - 3)) + "]";
   else if (!option.type.empty())

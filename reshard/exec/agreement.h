@@ -4,6 +4,7 @@
 #include <chrono>
 #include <functional>
 
+#include "reshard/base/log/log.h"
 #include "reshard/exec/rank_refit.h"
 #include "reshard/program/program.h"
 #include "reshard/transport/control.h"
@@ -42,6 +43,8 @@ inline constexpr std::chrono::milliseconds kQuiesceTimeout{1500};
 /// in use. Every rank calls it once: whoever calls what has ended the group only passes the error
 /// on.
 inline tl::unexpected<Error> end_group(ControlPlane& control, Error error) {
+  log_event(LogLevel::info, "exec", control.rank().value(),
+            [&] { return "aborts the group: " + error.message; });
   control.abort(error.message);
   if (const auto left = control.quiesce(Deadline::after(kQuiesceTimeout)); !left)
     error.message += "; and its memory may still be in use: " + left.error().message;

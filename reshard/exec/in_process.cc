@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "reshard/exec/in_process.h"
 
+#include <fmt/format.h>
+
+#include "reshard/base/log/log.h"
 #include "reshard/exec/host/program_executor.h"
 #include "reshard/program/compile.h"
 
@@ -44,7 +47,12 @@ Result<RefitReport> InProcessRefit::run() {
   const Index bytes = program.bytes();
   ProgressMeter meter("refit", bytes, s.options.progress, s.options.deadline);
   RESHARD_TRY(s.executor->run(s.options.deadline, meter));
-  return RefitReport{s.executor->last_seconds(), bytes, program.copies};
+  const RefitReport report{s.executor->last_seconds(), bytes, program.copies};
+  log_event(LogLevel::info, "exec", {}, [&] {
+    return fmt::format("refit in this process delivered {} B in {:.3g} s", report.bytes,
+                       report.seconds);
+  });
+  return report;
 }
 
 }  // namespace reshard

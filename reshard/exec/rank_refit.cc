@@ -7,6 +7,8 @@
 #include <chrono>
 #include <optional>
 
+#include "reshard/base/hash.h"
+#include "reshard/base/log/log.h"
 #include "reshard/base/stopwatch.h"
 #include "reshard/exec/agreement.h"
 #include "reshard/exec/device/device_executor.h"
@@ -233,6 +235,7 @@ Result<RankRefit> RankRefit::prepare(const Planner& planner, const RankBuffers* 
                                      const RankBuffers* target, Transport& transport,
                                      ControlPlane& control, const RankRefitOptions& options,
                                      const RankRefitHooks& hooks) {
+  const Stopwatch clock;
   const Deadline deadline = Deadline::after(std::chrono::duration<double>(options.seconds));
   const Capabilities can = transport.capabilities();
   RankRefitOptions asked = options;
@@ -259,7 +262,20 @@ Result<RankRefit> RankRefit::prepare(const Planner& planner, const RankBuffers* 
   // A rank that could not prepare has aborted the group, so no rank begins without it.
   if (prepared) prepared = control.barrier(deadline);
   if (!prepared) return end_group(control, std::move(prepared).error());
-  return RankRefit(std::move(state));
+  RankRefit refit(std::move(state));
+  refit.log_prepared(clock.seconds());
+  return refit;
+}
+
+void RankRefit::log_prepared(double seconds) const {
+  const State& s = *state_;
+  log_event(LogLevel::info, "exec", s.control.rank().value(), [&] {
+    return fmt::format(
+        "prepared plan {} in {:.3g} s: sends {} B, receives {} B, copies {} B; path {}{}{}; "
+        "staging {} B",
+        hex(s.planner.digest()), seconds, s.counts.sent, s.counts.received, s.counts.copied, path(),
+        reason().empty() ? "" : ", because ", reason(), staging_bytes());
+  });
 }
 
 Result<RankReport> RankRefit::run(ConversionVerifier* observer) {
@@ -276,6 +292,10 @@ Result<RankReport> RankRefit::run(ConversionVerifier* observer) {
   report.wait_seconds = s.executor->first_seconds();
   report.move_seconds = s.executor->last_seconds() - report.wait_seconds;
   report.finish_seconds = report.seconds - report.wait_seconds - report.move_seconds;
+  log_event(LogLevel::info, "exec", s.control.rank().value(), [&] {
+    return fmt::format("refit delivered {} B in {:.3g} s, of which it waited {:.3g} s",
+                       report.bytes, report.seconds, report.wait_seconds);
+  });
   return report;
 }
 

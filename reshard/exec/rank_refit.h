@@ -75,6 +75,7 @@ class RankRefit {
  private:
   struct State;
   explicit RankRefit(std::unique_ptr<State> state);
+  void log_prepared(double seconds) const;
   std::unique_ptr<State> state_;
 };
 

@@ -19,6 +19,8 @@
 #include "reshard/base/closest_name.h"
 #include "reshard/base/hash.h"
 #include "reshard/base/int128.h"
+#include "reshard/base/log/log.h"
+#include "reshard/base/stopwatch.h"
 #include "reshard/index/region.h"
 #include "reshard/plan/balance.h"
 #include "reshard/plan/demand_line.h"
@@ -403,7 +405,14 @@ void Planner::State::add_sends(Rank r, std::vector<Transfer>& out) const {
 
 Result<Planner> Planner::make(std::shared_ptr<const ModelLayout> source,
                               std::shared_ptr<const ModelLayout> target, PlanOptions options) {
-  return Planner(RESHARD_TRY(State::make(std::move(source), std::move(target), options)));
+  const Stopwatch clock;
+  Planner planner(RESHARD_TRY(State::make(std::move(source), std::move(target), options)));
+  log_event(LogLevel::info, "plan", {}, [&] {
+    return fmt::format("planned {} -> {}: {} ranks, digest {}, in {:.3g} s",
+                       planner.source().name(), planner.target().name(), planner.ranks().size(),
+                       hex(planner.digest()), clock.seconds());
+  });
+  return planner;
 }
 
 Planner::Planner(std::unique_ptr<const State> state) : state_(std::move(state)) {}

@@ -9,6 +9,7 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "reshard/base/log/log.h"
 #include "reshard/transport/built_modules.h"
 #include "reshard/transport/module.h"
 #include "reshard/transport/registry.h"
@@ -65,8 +66,10 @@ Result<int> number(const char* variable, const char* text) {
 
 }  // namespace
 
-Result<std::unique_ptr<Transport>> make_transport(std::string_view name, ControlPlane& control,
-                                                  const TransportOptions& options) {
+namespace {
+
+Result<std::unique_ptr<Transport>> make_any_transport(std::string_view name, ControlPlane& control,
+                                                      const TransportOptions& options) {
   if (name == "shm") return shm::make_transport(control, options);
   if (!has_module(name)) return cannot_make(name);
   const std::string where = fmt::format("transport {}", name);
@@ -77,6 +80,27 @@ Result<std::unique_ptr<Transport>> make_transport(std::string_view name, Control
   std::unique_ptr<Transport> made = RESHARD_TRY((*module)->make(control, options));
   if (!(*module)->host_memory) return made;
   return shm::with_direct_access(std::move(made), control, options);
+}
+
+/// "direct memory, messages"
+std::string text_of(const Capabilities& can) {
+  std::vector<std::string_view> words;
+  if (can.direct) words.push_back("direct access to memory");
+  if (can.registers) words.push_back("registered memory");
+  if (can.message) words.push_back(can.gpu_messages ? "messages of GPUs" : "messages");
+  return fmt::format("{}", fmt::join(words, ", "));
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Transport>> make_transport(std::string_view name, ControlPlane& control,
+                                                  const TransportOptions& options) {
+  auto made = RESHARD_TRY(make_any_transport(name, control, options));
+  log_event(LogLevel::info, "transport", control.rank().value(), [&] {
+    return fmt::format("joined a group of {} ranks by {}: {}", control.size(), name,
+                       text_of(made->capabilities()));
+  });
+  return made;
 }
 
 Result<ProcessGroup> join_group(std::string_view transport, const RendezvousOptions& rendezvous,

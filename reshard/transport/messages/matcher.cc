@@ -15,6 +15,8 @@
 #include <cstring>
 #include <utility>
 
+#include "reshard/base/log/log.h"
+
 namespace reshard::messages {
 
 Matcher::Matcher(std::unique_ptr<Wire> wire, ControlPlane& control)
@@ -297,6 +299,10 @@ bool Matcher::pull_piece(std::uint32_t index, Message& recv, std::size_t& budget
 
 /// Asks the sender for another RTS, without an address or bytes.
 void Matcher::ask_again(Message& recv) {
+  log_event(LogLevel::debug, "transport", rank_.value(), [&] {
+    return fmt::format("a message from rank {} cannot be pulled: asked for another RTS",
+                       recv.peer.value());
+  });
   recv.state = State::retry;
   answer(recv.peer, {Kind::retry, 0, {recv.remote}});
 }

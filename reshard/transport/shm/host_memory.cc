@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "reshard/base/log/log.h"
 #include "reshard/transport/checks.h"
 #include "reshard/transport/shm/peer_memory_map.h"
 #include "reshard/transport/shm/peers.h"
@@ -78,10 +79,15 @@ class WithHostMemory final : public Transport {
   shm::PeerMemoryMap reach_;
 };
 
-bool reaches_all(const shm::Peers& all, Rank me) {
-  for (std::size_t r = 0; r < all.peers.size(); ++r)
-    if (r != me.index() && (all.peers[r].reach & all.peers[r].reached_by) == 0) return false;
-  return true;
+/// Why ranks do not access each other's memory besides `can`; empty if they do.
+std::string why_not(const Result<shm::Peers>& all, const Capabilities& can, Rank me) {
+  if (!all) return all.error().message;
+  // share() has one meaning only: if it registers memory, the network takes precedence.
+  if (can.direct || can.registers) return "the transport accesses it";
+  for (std::size_t r = 0; r < all->peers.size(); ++r)
+    if (r != me.index() && (all->peers[r].reach & all->peers[r].reached_by) == 0)
+      return fmt::format("rank {} cannot access this rank's memory, or this rank its", r);
+  return "";
 }
 
 }  // namespace
@@ -92,10 +98,14 @@ Result<std::unique_ptr<Transport>> with_direct_access(std::unique_ptr<Transport>
   auto peers = shm::connect_peers(control, options.deadline, shm::Mail::none);
   if (!peers && peers.error().code != Code::unsupported)
     return tl::unexpected(std::move(peers).error());
-  const Capabilities can = messages->capabilities();
-  // share() has one meaning only: if it registers memory, the network takes precedence.
-  if (!peers || can.direct || can.registers || !reaches_all(*peers, control.rank()))
+  if (const std::string why = why_not(peers, messages->capabilities(), control.rank());
+      !why.empty()) {
+    log_event(LogLevel::info, "transport", control.rank().value(), [&] {
+      return fmt::format("{}: no direct access to the memory of this host's processes: {}",
+                         messages->name(), why);
+    });
     return messages;
+  }
   auto gpu = RESHARD_TRY(GpuPointerQuery::open_if_any(options.gpu));
   return std::make_unique<WithHostMemory>(std::move(messages), *std::move(peers), control,
                                           std::move(gpu));
