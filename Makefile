@@ -68,6 +68,16 @@ wheels-test: ## tries those wheels in bare Debian 11, 12 and 13, and for arm64 i
 	@for system in bullseye bookworm trixie 'bookworm arm64'; do \
 	  tools/wheels/try.sh $(BUILD)-wheels/systems $(BUILD)-wheels/dist $$system || exit 1; done
 
+# Opt-in: as long as wheels. docs/release.md
+.PHONY: release
+release: ## all files of a release, build-release/, from a tree without changes
+	@[ -z "$$(git status --porcelain)" ] || { echo 'release: the tree has changes: commit or remove them' >&2; exit 1; }
+	@tools/release.py check >/dev/null
+	@$(MAKE) wheels
+	@rm -rf $(BUILD)-release.prefix && cmake --install $(BUILD) --prefix $(BUILD)-release.prefix >/dev/null
+	@tools/release.py assemble $(BUILD)-wheels/dist $(BUILD)-release.prefix $(BUILD)-release
+	@rm -rf $(BUILD)-release.prefix
+
 .PHONY: python-docs
 python-docs: python ## the reference of the Python package from its docstrings, build/python-docs/
 	@$(BUILD)/venv/bin/python tools/python_docs.py $(BUILD)/python-docs
