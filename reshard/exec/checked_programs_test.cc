@@ -10,6 +10,7 @@
 #include "reshard/exec/random_job_testutil.h"
 #include "reshard/exec/slow_executor_testutil.h"
 #include "reshard/exec/value_oracle_testutil.h"
+#include "reshard/plan/relays/random_replicas_testutil.h"
 #include "reshard/program/check.h"
 #include "reshard/program/compile.h"
 #include "reshard/transform/quantise.h"
@@ -110,6 +111,24 @@ RC_GTEST_PROP(CheckedPrograms, put_every_element_in_place_in_any_order, ()) {
   wipe_all(target);
   RC_ASSERT(run_slowly(here, source, target, *rc::gen::arbitrary<std::uint64_t>()));
   RC_ASSERT(count_wrong_values(planner, target) == 0);
+}
+
+RC_GTEST_PROP(CheckedPrograms, relay_every_element_in_any_order, ()) {
+  const RandomReplicas replicas;
+  auto from = replicas.source, to = replicas.target;
+  if (*rc::gen::element(0, 0, 1) == 1) {
+    const auto model = random_model();
+    from = random_layout(model, RandomForms::any);
+    to = random_layout(model, RandomForms::any);
+  }
+  const Planner planner = *Planner::make(from, to, {{}, {}, random_relays(64)});
+  const RankBuffers source = allocate_all(from), target = allocate_all(to);
+  fill_values(source);
+  const RandomPrograms compiled(planner, {}, {});
+  wipe_all(target);
+  RC_ASSERT(run_slowly(compiled.programs, source, target, *rc::gen::arbitrary<std::uint64_t>()));
+  RC_ASSERT(count_wrong_values(planner, target) == 0);
+  RC_CLASSIFY(planner.uses_relays());
 }
 
 /// One side of a plan of values that may be stored quantised.

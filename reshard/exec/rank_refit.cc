@@ -187,7 +187,8 @@ Result<> RankRefit::State::share_memory(const PrepareArguments& work) const {
   // Engines and trainers may unmap GPU memory between refits, which no registration survives.
   const bool stays = !uses_gpu();
   if (stays && !work.part.recvs.empty()) memory = work.target->memory(work.me());
-  if (stays && !work.part.sends.empty())
+  const auto from_source = [](const Transfer& t) { return t.relay.hop == 0; };
+  if (stays && std::ranges::any_of(work.part.sends, from_source))
     for (const auto span : work.source->memory(work.me())) memory.push_back(span);
   if (!staging.empty()) memory.push_back(staging);
   for (const auto span : memory) {

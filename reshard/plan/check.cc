@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <map>
 
 #include "reshard/index/region.h"
@@ -43,15 +44,17 @@ class Checker {
         held_(held_by(planner.source(), plan.rank)) {}
 
   Result<> run() {
-    for (const Transfer& t : plan_.sends)
-      if (t.src != plan_.rank || t.dst == plan_.rank || !holds(p_.source(), t.tensor, t.src, t.box))
+    for (const Transfer& t : plan_.sends) {
+      if (t.src != plan_.rank || t.dst == plan_.rank || !held_by_sender(t))
         return wrong(t, "is sent by a rank that does not hold it");
+      if (t.relay.hop > 0 && !received(t)) return wrong(t, "is relayed but not received before");
+    }
     for (const auto* list : {&plan_.recvs, &plan_.locals}) {
       for (const Transfer& t : *list) {
         const bool local = list == &plan_.locals;
         if (t.dst != plan_.rank || (t.src == t.dst) != local)
           return wrong(t, "is in the wrong list");
-        if (!holds(p_.source(), t.tensor, t.src, t.box))
+        if (!held_by_sender(t) || (local && t.relay.relayed()))
           return wrong(t, "comes from a rank that does not hold it");
         if (!local && holds_some(held_, t))
           return wrong(t, "comes from another rank although this rank holds part of it");
@@ -67,6 +70,18 @@ class Checker {
                 fmt::format("plan of rank {}: {} of '{}' ({} -> {}) {}", plan_.rank.value(),
                             to_string(t.box), p_.source().model()[t.tensor].name, t.src.value(),
                             t.dst.value(), what));
+  }
+
+  /// A relay sends from its target.
+  bool held_by_sender(const Transfer& t) const {
+    return holds(t.relay.hop > 0 ? p_.target() : p_.source(), t.tensor, t.src, t.box);
+  }
+  /// True if the rank gets exactly this box one hop before.
+  bool received(const Transfer& t) const {
+    return std::ranges::any_of(plan_.recvs, [&](const Transfer& r) {
+      return r.tensor == t.tensor && r.box == t.box && r.relay.chain == t.relay.chain &&
+             r.relay.hop + 1 == t.relay.hop && r.relay.hops == t.relay.hops;
+    });
   }
 
   Result<> deliver(const Transfer& t) {

@@ -7,7 +7,7 @@ namespace reshard {
 
 /// Checks the plan of one rank against the shard maps alone, independently of how it was made:
 /// - cover: recvs and locals are disjoint, and together exactly the boxes of the rank's fragments;
-/// - ownership: every sender holds what it sends;
+/// - ownership: every sender holds what it sends, or receives it one hop before;
 /// - least bytes: nothing that the rank holds comes from another rank.
 ///
 /// Errors name rank, tensor and box. Cost: quadratic in the pieces of one tensor on this rank.

@@ -24,12 +24,13 @@ DemandLine::DemandLine(std::span<const std::pair<const RankSet*, Index>> wanted,
   });
 }
 
-Index DemandLine::begin_of(Rank r) const {
+Interval DemandLine::range_of(Rank r) const {
   const Index nth = ranks_.count_below(r);
   const auto run = std::upper_bound(runs_.begin(), runs_.end(), nth,
                                     [](Index x, const Run& of) { return x < of.first; }) -
                    1;
-  return run->begin + (nth - run->first) * run->each;
+  const Index begin = run->begin + (nth - run->first) * run->each;
+  return {begin, begin + run->each};
 }
 
 }  // namespace reshard

@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "reshard/index/interval.h"
 #include "reshard/sharding/rank_set.h"
 
 namespace reshard {
@@ -24,9 +25,12 @@ class DemandLine {
   /// Bytes that all ranks want together.
   Index bytes() const { return bytes_; }
   /// The offset of the rank's first byte. @pre some set contains the rank
-  Index begin_of(Rank r) const;
+  Index begin_of(Rank r) const { return range_of(r).begin(); }
+  /// The offsets of the rank's bytes. @pre some set contains the rank
+  Interval range_of(Rank r) const;
 
-  /// Calls f(rank, the offset of its first byte) for each rank whose bytes overlap [begin, end).
+  /// Calls f(rank, the offsets of its first byte and of the first after its bytes) for each rank
+  /// whose bytes overlap [begin, end).
   template <class F>
   void for_each_overlap(Index begin, Index end, F&& f) const {
     if (begin >= end || begin >= bytes_) return;
@@ -38,7 +42,7 @@ class DemandLine {
       if (run + 1 != runs_.end() && nth == (run + 1)->first) ++run;
       const Index from = run->begin + (nth - run->first) * run->each;
       if (from >= end) return;
-      f(r, from);
+      f(r, from, from + run->each);
       if (++nth == size_) return;
     }
   }

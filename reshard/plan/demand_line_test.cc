@@ -41,7 +41,7 @@ RC_GTEST_PROP(DemandLine, has_the_places_of_a_list_of_all_ranks, ()) {
   std::vector<std::pair<Rank, Index>> overlapping, found;
   for (const auto& [rank, at] : begin_of)
     if (begin < end && at < end && at + wanted[rank] > begin) overlapping.emplace_back(rank, at);
-  line.for_each_overlap(begin, end, [&](Rank r, Index at) { found.emplace_back(r, at); });
+  line.for_each_overlap(begin, end, [&](Rank r, Index at, Index) { found.emplace_back(r, at); });
   RC_ASSERT(found == overlapping);
 }
 

@@ -92,22 +92,23 @@ Result<std::vector<Move>> copy_ops(const Planner& planner, std::span<const Trans
   return out;
 }
 
+Result<Packing> packing_of(const Planner& planner, const Transfer& t, bool is_send) {
+  const bool in_source = is_send && t.relay.hop == 0;
+  const ModelLayout& layout = in_source ? planner.source() : planner.target();
+  const Located local = first_location(layout, t.tensor, is_send ? t.src : t.dst, t.box);
+  const Conversion mine{layout.form(t.tensor), planner.wire_form(t.tensor)};
+  const Strided row_major_box{0, row_major(t.box.shape())};
+  return Packing{local.slot,
+                 RESHARD_TRY(copy_between(mine, t.box.shape(), local.where, row_major_box)), mine};
+}
+
 Result<std::vector<PairPiece>> pieces_of(const Planner& planner,
                                          std::span<const Transfer> transfers) {
-  const auto packing = [&](const ModelLayout& layout, Rank r,
-                           const Transfer& t) -> Result<Packing> {
-    const Located local = first_location(layout, t.tensor, r, t.box);
-    const Conversion mine{layout.form(t.tensor), planner.wire_form(t.tensor)};
-    const Strided row_major_box{0, row_major(t.box.shape())};
-    return Packing{local.slot,
-                   RESHARD_TRY(copy_between(mine, t.box.shape(), local.where, row_major_box)),
-                   mine};
-  };
   std::vector<PairPiece> out;
   for (const Transfer& t : transfers) {
     PairPiece next;
-    next.src = RESHARD_TRY(packing(planner.source(), t.src, t));
-    next.dst = RESHARD_TRY(packing(planner.target(), t.dst, t));
+    next.src = RESHARD_TRY(packing_of(planner, t, true));
+    next.dst = RESHARD_TRY(packing_of(planner, t, false));
     next.bytes = next.src.copy.bytes();
     next.converts = planner.conversion(t.tensor).converts();
     if (out.empty() || !follows(out.back(), next)) {

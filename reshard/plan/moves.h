@@ -53,6 +53,10 @@ struct PairPiece {
 Result<std::vector<PairPiece>> pieces_of(const Planner& planner,
                                          std::span<const Transfer> transfers);
 
+/// The bytes of one transfer as one side has them. Errors: as pieces_of().
+/// `is_send`: the side that sends, which after hop 0 of a relay is a rank of the target.
+Result<Packing> packing_of(const Planner& planner, const Transfer& transfer, bool is_send);
+
 /// The copies inside the target that fill the second and later locations of delivered boxes from
 /// the first. To run after all deliveries.
 Result<std::vector<Move>> duplicate_copies(const Planner& planner,

@@ -97,7 +97,8 @@ TEST(PlanFamilies, bytes_without_boxes_are_those_of_the_boxes) {
         planner.for_each_delivery(r, [&](const Transfer& t) {
           boxes.push_back({t.src, t.box.volume() * planner.element_bits(t.tensor) / 8});
         });
-        planner.for_each_delivered_bytes(r, [&](Rank src, Index n) { bytes.push_back({src, n}); });
+        planner.for_each_delivered_bytes(
+            r, [&](Rank src, Index n, const RelayHop&) { bytes.push_back({src, n}); });
         EXPECT_EQ(boxes, bytes) << c.model_type << " -> " << to;
       });
     }

@@ -3,11 +3,13 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
 
 #include "reshard/model/model_layout.h"
+#include "reshard/plan/relays/relays.h"
 
 namespace reshard {
 
@@ -23,24 +25,32 @@ struct PlanOptions {
   /// Canonical names of the tensors to move; empty: all. Other tensors are left as they are and may
   /// lack a counterpart.
   std::set<std::string> only = {};
+  /// Null: only sources send. Otherwise ranks of the target relay what they get to others that want
+  /// it, if that gains enough; if it does not, the plan is the same as without.
+  std::shared_ptr<const RelayOptions> relays = nullptr;
 };
 
-/// A box of one canonical tensor that one rank sends to another; src == dst is a local copy.
+/// A box of one canonical tensor that one rank sends to another; src == dst is a local copy. After
+/// hop 0, `src` sends what it has received, from its target.
 struct Transfer {
   TensorId tensor;
   Rank src, dst;
   Box box;
+  RelayHop relay = {};
   friend bool operator==(const Transfer&, const Transfer&) = default;
 };
 
-/// The transfers of one rank. Sends are ordered by (dst, tensor, box), recvs by (src, tensor, box),
-/// so both ranks of a pair see the bytes between them in the same order.
+/// The transfers of one rank. Sends are ordered by (dst, chain, tensor, box), recvs by (src, chain,
+/// tensor, box), so both ranks of a pair see the bytes between them in the same order.
 struct RankPlan {
   Rank rank;
   std::vector<Transfer> sends;   ///< to other ranks.
   std::vector<Transfer> recvs;   ///< from other ranks.
   std::vector<Transfer> locals;  ///< from this rank to itself, not over the wire.
 };
+
+/// The source rank of some bytes, their number, and their place on a chain of relays.
+using DeliveredBytes = std::function<void(Rank src, Index bytes, const RelayHop& relay)>;
 
 /// The plan of one refit: a pure function of two layouts of one model and the options.
 ///
@@ -56,6 +66,9 @@ struct RankPlan {
 ///   4 least bytes   no rank receives an element twice; the load of the busiest sender is optimal
 ///                   for the given replicas, within one row (a slice of the first dimension) per
 ///                   piece boundary
+///   5 relays        a rank relays exactly boxes that it receives on the same chain, one hop
+///   before;
+///                   it gets no byte another way (tests: relays_test.cc)
 class Planner {
  public:
   /// @pre both layouts have equal models (one ModelSpec, or equal digests)
@@ -89,9 +102,9 @@ class Planner {
 
   /// Calls f for each recv and local copy of a rank, ordered by tensor, without storing them.
   void for_each_delivery(Rank dst, const std::function<void(const Transfer&)>& f) const;
-  /// As for_each_delivery, but calls f with the source rank and the bytes on the wire alone, which
-  /// is several times as fast.
-  void for_each_delivered_bytes(Rank dst, const std::function<void(Rank, Index)>& f) const;
+  /// As for_each_delivery, but calls f with the source rank, the bytes on the wire and the hop
+  /// alone, which is several times as fast.
+  void for_each_delivered_bytes(Rank dst, const DeliveredBytes& f) const;
 
   /// A lower bound of the number of transfers of all ranks, known without making them.
   Index min_transfers() const;
@@ -101,6 +114,10 @@ class Planner {
   /// The least possible load of the busiest sender for the given replicas, in bytes (see
   /// Balance::optimal_max).
   Index optimal_max_egress_bytes() const;
+  /// The cost on network interfaces; none without PlanOptions::relays.
+  const std::optional<RelaySummary>& relays() const;
+  /// True if some rank of the target relays bytes.
+  bool uses_relays() const { return relays() && relays()->used; }
 
   /// Equal on all ranks if and only if their plans are equal. Compared before the first byte moves.
   std::uint64_t digest() const;

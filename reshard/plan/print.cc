@@ -81,8 +81,9 @@ std::string column(const Nodes& nodes, const char* role, std::size_t Edge::* end
 }  // namespace
 
 std::string to_string(const Planner& planner, const Transfer& t, Rank seen_from) {
-  const std::string what =
+  std::string what =
       fmt::format("{} {}", planner.source().model()[t.tensor].name, to_string(t.box));
+  if (t.relay.relayed()) what += fmt::format("  hop {} of {}", t.relay.hop + 1, t.relay.hops);
   if (t.src == t.dst) return fmt::format("copy {}  {}", t.dst.value(), what);
   if (seen_from == t.src)
     return fmt::format("send {} -> {}  {}", t.src.value(), t.dst.value(), what);

@@ -13,10 +13,15 @@ struct Sums {
   explicit Sums(std::size_t ranks) : egress(ranks, 0), ingress(ranks, 0), of_src(ranks) {}
 
   void add(const Planner& planner, Rank dst, bool with_pairs) {
-    planner.for_each_delivered_bytes(dst, [&](Rank src, Index bytes) {
+    planner.for_each_delivered_bytes(dst, [&](Rank src, Index bytes, const RelayHop& relay) {
       PairBytes& pair = of_src[src.index()];
-      if (pair.transfers++ == 0) found.push_back(src);
+      if (pair.transfers++ == 0) {
+        found.push_back(src);
+        pair.hop = relay.hop;
+      }
       pair.bytes += bytes;
+      pair.hop = std::min(pair.hop, relay.hop);
+      pair.hops = std::max(pair.hops, relay.hops);
     });
     std::ranges::sort(found);
     for (const Rank src : found) {
@@ -29,7 +34,11 @@ struct Sums {
         ingress[dst.index()] += pair.bytes;
         ++messages;
       }
-      if (with_pairs) pairs.push_back({src, dst, pair.bytes, pair.transfers});
+      if (with_pairs) {
+        pairs.push_back(pair);
+        pairs.back().src = src;
+        pairs.back().dst = dst;
+      }
       pair = {};
     }
     found.clear();

@@ -11,6 +11,8 @@ namespace reshard {
 struct PairBytes {
   Rank src, dst;
   Index bytes = 0, transfers = 0;
+  std::int32_t hops = 0;  ///< of chains of relays that lead over this pair, the most; 0: none.
+  std::int32_t hop = 0;   ///< on such a chain: ranks that relay the bytes before, at least.
   friend bool operator==(const PairBytes&, const PairBytes&) = default;
 };
 

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "reshard/base/check.h"
 #include "reshard/layout/clip.h"
 #include "reshard/plan/moves.h"
 #include "reshard/program/converted/compile_converted.h"
@@ -16,6 +17,12 @@ namespace {
 /// Reads of this size stay in the cache between the read and the copy.
 constexpr Index kMaxGets = Index{512} << 10;
 
+/// The path of a transfer. A relayed one is in messages: it must be complete before it is sent on.
+PairPath path_of(const Transfer& t, bool is_send, const CompileOptions& options) {
+  if (t.relay.relayed()) return PairPath::message;
+  return is_send ? options.path_to(t.dst) : options.path_from(t.src);
+}
+
 Index staging_of_gets(const CompileOptions& options) {
   return options.gets ? std::min(kMaxGets, options.staging_bytes / 2) : 0;
 }
@@ -23,6 +30,21 @@ Index staging_of_gets(const CompileOptions& options) {
 }  // namespace
 
 namespace program {
+
+Index most_of_chain(Index bytes, std::int32_t hops, const CompileOptions& options) {
+  // A chain is filled once each hop has passed on a chunk.
+  constexpr Index kChunksOfHop = 32, kLeast = Index{256} << 10;
+  const Index wanted = std::max(kLeast, bytes / (kChunksOfHop * hops) / 64 * 64);
+  return std::min(wanted, most_staged(options));
+}
+
+std::uint64_t id_in_chain(const RelayHop& relay, std::size_t chunk) {
+  constexpr int kChunkBits = 24;
+  RESHARD_CHECK(chunk >> kChunkBits == 0);
+  const std::uint64_t id = (static_cast<std::uint64_t>(relay.chain) + 1) << kChunkBits | chunk;
+  RESHARD_CHECK(id < kForwarded);
+  return relay.hop > 0 ? id | kForwarded : id;
+}
 
 /// In exchanges.
 constexpr Index kRing = 8, kRingOfRounds = 4;
@@ -80,10 +102,23 @@ class Compiler {
   Result<Index> add_gets(const RankPlan& part, const CompileOptions& options,
                          const std::vector<StepId>& waits);
   Result<> add_chunks(std::span<const Transfer> pair, bool is_send, const CompileOptions& options);
+  Result<> add_chain(std::span<const Transfer> chain, bool is_send, const CompileOptions& options);
   Result<> add_all_chunks(const RankPlan& part, const CompileOptions& options);
-  Chunk chunk_of(std::span<const PairPiece> pieces, std::span<const ChunkPart> parts, Rank peer,
-                 bool is_send, bool stages_all);
-  void add_part(const Packing& packing, const ChunkPart& part, Chunk& chunk);
+  /// One side of a pair's messages.
+  struct Side {
+    Rank peer;
+    bool is_send = false, from_target = false;
+    bool stages_all = false;
+    Index shift = 0;  ///< Chunk::shift.
+  };
+  Side side_of(std::span<const Transfer> pair, bool is_send, const CompileOptions& options) const;
+  BufferId memory(const Side& side, SlotId slot) {
+    return side.is_send && !side.from_target ? source(me_, slot) : target(me_, slot);
+  }
+  /// `packing(i)`: of piece i, on this side.
+  template <class F>
+  Chunk chunk_of(F&& packing, std::span<const ChunkPart> parts, const Side& side);
+  void add_part(const Packing& packing, const ChunkPart& part, const Side& side, Chunk& chunk);
   Result<> add_duplicates(std::span<const Transfer> messages);
 
   const Planner& planner_;
@@ -119,7 +154,7 @@ Result<Index> Compiler::add_gets(const RankPlan& part, const CompileOptions& opt
                                  const std::vector<StepId>& waits) {
   std::vector<Transfer> transfers;
   for (const Transfer& t : part.recvs)
-    if (options.path_from(t.src) == PairPath::get) transfers.push_back(t);
+    if (path_of(t, false, options) == PairPath::get) transfers.push_back(t);
   auto moves = RESHARD_TRY(copy_ops(planner_, transfers));
   const auto turn = [&](const Move& m) {
     return (m.src.value() - part.rank.value() + options.world) % options.world;
@@ -134,54 +169,96 @@ Result<Index> Compiler::add_gets(const RankPlan& part, const CompileOptions& opt
   return program::add_gets(out_, pieces, staging_of_gets(options), waits);
 }
 
-void Compiler::add_part(const Packing& packing, const ChunkPart& part, Chunk& chunk) {
+void Compiler::add_part(const Packing& packing, const ChunkPart& part, const Side& side,
+                        Chunk& chunk) {
   std::vector<StridedCopy> clipped;
   clip_destination(packing.copy, part.begin, part.end, clipped);
   for (StridedCopy& copy : clipped) {
     copy.dst_offset += part.at - part.begin;
     const Conversion& pack = packing.conversion;
-    if (chunk.message.is_send) {
-      chunk.pieces.push_back({copy, source(me_, packing.slot), Builder::kStaging, pack});
+    const BufferId at = memory(side, packing.slot);
+    if (side.is_send) {
+      chunk.pieces.push_back({copy, at, Builder::kStaging, pack});
     } else {
-      chunk.pieces.push_back(
-          {reversed(copy), Builder::kStaging, target(me_, packing.slot), {pack.to, pack.from}});
+      chunk.pieces.push_back({reversed(copy), Builder::kStaging, at, {pack.to, pack.from}});
     }
   }
 }
 
-Chunk Compiler::chunk_of(std::span<const PairPiece> pieces, std::span<const ChunkPart> parts,
-                         Rank peer, bool is_send, bool stages_all) {
+template <class F>
+Chunk Compiler::chunk_of(F&& packing, std::span<const ChunkPart> parts, const Side& side) {
   Chunk chunk;
-  chunk.message = {peer, 0, is_send, {Builder::kStaging, 0}, 0};
-  const auto side = [&](const ChunkPart& part) -> const Packing& {
-    return is_send ? pieces[part.piece].src : pieces[part.piece].dst;
-  };
-  const Packing& only = side(parts[0]);
-  if (!stages_all && parts.size() == 1 && only.in_one_run()) {
-    const BufferId buffer = is_send ? source(me_, only.slot) : target(me_, only.slot);
-    chunk.message.at = {buffer, only.copy.src_offset + parts[0].begin};
+  chunk.message = {side.peer, 0, side.is_send, {Builder::kStaging, 0}, 0};
+  chunk.shift = side.shift;
+  const Packing& only = packing(parts[0].piece);
+  if (!side.stages_all && parts.size() == 1 && only.in_one_run()) {
+    chunk.message.at = {memory(side, only.slot), only.copy.src_offset + parts[0].begin};
   } else {
-    for (const ChunkPart& part : parts) add_part(side(part), part, chunk);
+    for (const ChunkPart& part : parts) add_part(packing(part.piece), part, side, chunk);
   }
+  out_.count_copies(chunk.pieces.size());
   return chunk;
+}
+
+Compiler::Side Compiler::side_of(std::span<const Transfer> pair, bool is_send,
+                                 const CompileOptions& options) const {
+  Side side;
+  side.peer = is_send ? pair.front().dst : pair.front().src;
+  side.is_send = is_send;
+  side.from_target = is_send && pair.front().relay.hop > 0;
+  side.stages_all = options.stages_all;
+  const int difference = pair.front().dst.value() - pair.front().src.value();
+  side.shift = (difference % options.world + options.world) % options.world;
+  return side;
 }
 
 /// The messages to or from one peer.
 Result<> Compiler::add_chunks(std::span<const Transfer> pair, bool is_send,
                               const CompileOptions& options) {
-  const Rank peer = is_send ? pair.front().dst : pair.front().src;
   const auto pieces = RESHARD_TRY(pieces_of(planner_, pair));
   const program::PairChunks cut =
       program::chunks_of(pieces, {program::most_staged(options), options.in_place_bytes});
-  const int difference = is_send ? peer.value() - me_.value() : me_.value() - peer.value();
+  const Side side = side_of(pair, is_send, options);
+  const auto packing = [&](std::size_t i) -> const Packing& {
+    return is_send ? pieces[i].src : pieces[i].dst;
+  };
   for (std::size_t c = 0; c < cut.chunks.size(); ++c) {
-    Chunk chunk = chunk_of(pieces, cut.parts_of(cut.chunks[c]), peer, is_send, options.stages_all);
-    chunk.shift = (difference % options.world + options.world) % options.world;
+    Chunk chunk = chunk_of(packing, cut.parts_of(cut.chunks[c]), side);
     chunk.progress = program::progress_of(cut.chunks[c].before, cut.chunks[c].bytes, cut.bytes,
                                           chunk.shift, options);
     chunk.message.id = c;
     chunk.message.bytes = cut.chunks[c].bytes;
-    out_.count_copies(chunk.pieces.size());
+    chunks_.push_back(std::move(chunk));
+  }
+  return {};
+}
+
+/// The messages of one chain of relays to or from one peer. All ranks of the chain cut its bytes
+/// into the same messages, so that each can be forwarded as soon as it has arrived.
+Result<> Compiler::add_chain(std::span<const Transfer> chain, bool is_send,
+                             const CompileOptions& options) {
+  const RelayHop& relay = chain.front().relay;
+  std::vector<Packing> packings;
+  std::vector<program::ChainPiece> pieces;
+  Index bytes = 0;
+  for (const Transfer& t : chain) {
+    packings.push_back(RESHARD_TRY(packing_of(planner_, t, is_send)));
+    pieces.push_back({packings.back().copy.bytes(), planner_.conversion(t.tensor).converts()});
+    bytes += pieces.back().bytes;
+  }
+  const Index most = program::most_of_chain(bytes, relay.hops, options);
+  const program::PairChunks cut =
+      program::chunks_of_chain(pieces, {most, std::min(options.in_place_bytes, most)});
+  const Side side = side_of(chain, is_send, options);
+  const auto packing = [&](std::size_t i) -> const Packing& { return packings[i]; };
+  for (std::size_t c = 0; c < cut.chunks.size(); ++c) {
+    Chunk chunk = chunk_of(packing, cut.parts_of(cut.chunks[c]), side);
+    chunk.progress =
+        program::progress_of_chain(cut.chunks[c].before, cut.bytes, 2 * most + most / 2, relay);
+    chunk.message.id = program::id_in_chain(relay, c);
+    chunk.message.bytes = cut.chunks[c].bytes;
+    if (!is_send) chunk.relay = Chunk::Relay::received;
+    if (side.from_target) chunk.relay = Chunk::Relay::forwarded;
     chunks_.push_back(std::move(chunk));
   }
   return {};
@@ -190,12 +267,15 @@ Result<> Compiler::add_chunks(std::span<const Transfer> pair, bool is_send,
 Result<> Compiler::add_all_chunks(const RankPlan& part, const CompileOptions& options) {
   for (const bool is_send : {true, false}) {
     const auto& list = is_send ? part.sends : part.recvs;
-    const auto peer = [&](std::size_t i) { return is_send ? list[i].dst : list[i].src; };
+    const auto key = [&](std::size_t i) {
+      return std::pair(is_send ? list[i].dst : list[i].src, list[i].relay.chain);
+    };
     for (std::size_t i = 0, end = 0; i < list.size(); i = end) {
-      for (end = i; end < list.size() && peer(end) == peer(i);) ++end;
-      const PairPath way = is_send ? options.path_to(peer(i)) : options.path_from(peer(i));
-      if (way == PairPath::message)
-        RESHARD_TRY(add_chunks(std::span(list).subspan(i, end - i), is_send, options));
+      for (end = i; end < list.size() && key(end) == key(i);) ++end;
+      const auto some = std::span(list).subspan(i, end - i);
+      if (path_of(list[i], is_send, options) != PairPath::message) continue;
+      RESHARD_TRY(list[i].relay.relayed() ? add_chain(some, is_send, options)
+                                          : add_chunks(some, is_send, options));
     }
   }
   return {};
@@ -229,7 +309,7 @@ Result<Program> Compiler::rank(const RankPlan& part, const CompileOptions& optio
   out_.set_round_bits(messages.round_bits());
   std::vector<Transfer> here, sent;
   for (const Transfer& t : part.recvs) {
-    const PairPath way = options.path_from(t.src);
+    const PairPath way = path_of(t, false, options);
     if (way == PairPath::mapped) here.push_back(t);
     if (way == PairPath::message) sent.push_back(t);
   }
@@ -250,8 +330,10 @@ Index message_staging(const CompileOptions& options) {
 
 Result<Program> compile_rank(const Planner& planner, const RankPlan& part,
                              const CompileOptions& options) {
-  if (options.before.layout != nullptr || options.after.layout != nullptr)
-    return converted::compile_converted(planner, part, options);
+  const bool converts = options.before.layout != nullptr || options.after.layout != nullptr;
+  if (converts && planner.uses_relays())
+    return fail(Code::unsupported, "ranks cannot relay what is converted on the way");
+  if (converts) return converted::compile_converted(planner, part, options);
   return Compiler(planner, part.rank).rank(part, options);
 }
 
@@ -260,6 +342,8 @@ Result<Program> compile_source(const Planner& planner, Rank rank, const CompileO
 }
 
 Result<Program> compile_in_process(const Planner& planner, std::span<const Rank> destinations) {
+  if (planner.uses_relays())
+    return fail(Code::unsupported, "one process has the memory of all ranks: none relays");
   return Compiler(planner, Rank(-1)).in_process(destinations);
 }
 
@@ -271,7 +355,7 @@ GroupCompiler::GroupCompiler(const Planner& planner, WayBetween way, CompileOpti
   for (const Rank r : ranks) {
     if (options_.gets) break;
     for (const Transfer& t : planner.rank_plan(r).recvs) {
-      const PairPath found = way_(t.src, r);
+      const PairPath found = t.relay.relayed() ? PairPath::message : way_(t.src, r);
       options_.reads |= found != PairPath::message;
       options_.gets |= found == PairPath::get;
     }

@@ -76,7 +76,7 @@ Result<Program> compile_rank(const Planner& planner, const RankPlan& part,
 Result<Program> compile_source(const Planner& planner, Rank rank, const CompileOptions& options);
 
 /// Compiles the deliveries to some destination ranks whose memory, and that of all sources, is in
-/// one process. Errors: as compile_rank().
+/// one process. Errors: as compile_rank(); `unsupported` for a plan with relays.
 Result<Program> compile_in_process(const Planner& planner, std::span<const Rank> destinations);
 
 /// The most staging that messages of a program use with these options. Bytes.

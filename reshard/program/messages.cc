@@ -18,6 +18,8 @@ Index staged_bytes(const Chunk& chunk) {
   return chunk.is_staged() ? whole_lines(chunk.message.bytes) : 0;
 }
 
+std::uint64_t id_on_all_hops(const Chunk& chunk) { return chunk.message.id & ~kForwarded; }
+
 /// The position of a chunk in the order of the group.
 std::uint64_t position_of(const Chunk& c) {
   const auto part = [](std::uint64_t n) { return std::min(n, kParts - 1); };
@@ -49,6 +51,13 @@ std::uint64_t progress_of(Index before, Index chunk, Index bytes, Index shift,
   return static_cast<std::uint64_t>(std::min(at / all, (UInt128{1} << 32) - 1));
 }
 
+std::uint64_t progress_of_chain(Index before, Index bytes, Index lag, const RelayHop& relay) {
+  const UInt128 late = static_cast<UInt128>(lag) * static_cast<UInt128>(relay.hop),
+                all = static_cast<UInt128>(bytes) +
+                      static_cast<UInt128>(lag) * static_cast<UInt128>(relay.hops);
+  return static_cast<std::uint64_t>(((static_cast<UInt128>(before) + late) << 32) / all);
+}
+
 MessageSteps::MessageSteps(Builder& builder, Index first, const ExchangeLimits& limits,
                            std::vector<StepId> known)
     : builder_(builder),
@@ -59,8 +68,25 @@ MessageSteps::MessageSteps(Builder& builder, Index first, const ExchangeLimits& 
 
 /// True if an exchange can be as large as two groups together.
 bool MessageSteps::fit(const Group& a, const Group& b) const {
-  return a.end - a.first + b.end - b.first <= limits_.chunks &&
+  return a.end - a.first + b.end - b.first <= limits_.chunks && !forwards(a, b) &&
          a.bytes + b.bytes <= limits_.bytes && a.staged + b.staged <= limits_.staged;
+}
+
+/// True if a chunk of `b` forwards one of `a`.
+bool MessageSteps::forwards(const Group& a, const Group& b) const {
+  for (std::size_t i = b.first; i < b.end && !forwarded_.empty(); ++i)
+    if (forwarded_[i] > a.first) return true;
+  return false;
+}
+
+void MessageSteps::find_forwarded(const std::vector<Chunk>& chunks) {
+  std::map<std::uint64_t, std::size_t> received;
+  for (std::size_t i = 0; i < chunks.size(); ++i) {
+    if (chunks[i].relay == Chunk::Relay::received) received[id_on_all_hops(chunks[i])] = i + 1;
+    if (chunks[i].relay != Chunk::Relay::forwarded) continue;
+    forwarded_.resize(chunks.size());
+    forwarded_[i] = received.at(id_on_all_hops(chunks[i]));
+  }
 }
 
 /// Cuts sorted chunks into rounds, as large as fits.
@@ -135,6 +161,7 @@ Index MessageSteps::add(std::vector<Chunk> chunks, std::vector<ReceiveBuffer> bu
     number(chunks);
     std::ranges::sort(chunks, {}, &Chunk::key);
   }
+  find_forwarded(chunks);
   const std::vector<Group> groups = round_bits_ < 0 ? group(chunks) : rounds(chunks);
   Index all = 0, largest = 0;
   for (const Group& g : groups) {
@@ -194,6 +221,9 @@ void MessageSteps::append(std::vector<Chunk>& chunks, const Group& group) {
   Index staged = 0;
   for (std::size_t i = group.first; i < group.end; ++i) staged += staged_bytes(chunks[i]);
   const Index begin = place(staged, waits);
+  for (std::size_t i = group.first; i < group.end; ++i)
+    if (chunks[i].relay == Chunk::Relay::forwarded)
+      waits.push_back(arrived_.at(id_on_all_hops(chunks[i])));
   const std::size_t before = builder_.num_ops();
   place_chunks(chunks, group, first_ + begin, waits);
   if (const auto packed = pack(chunks, group, before, waits)) waits.push_back(*packed);
@@ -201,6 +231,8 @@ void MessageSteps::append(std::vector<Chunk>& chunks, const Group& group) {
   const StepId sent = exchange(chunks, group, std::move(waits));
   const StepId until = unpack(chunks, group, sent);
   if (staged > 0) regions_.push_back({begin, begin + staged, until});
+  for (std::size_t i = group.first; i < group.end; ++i)
+    if (chunks[i].relay == Chunk::Relay::received) arrived_[id_on_all_hops(chunks[i])] = until;
   arrive(chunks, group, until);
 }
 

@@ -33,6 +33,17 @@ ExchangeLimits exchange_limits(const CompileOptions& options);
 std::uint64_t progress_of(Index before, Index chunk, Index bytes, Index shift,
                           const CompileOptions& options);
 
+/// The most bytes of a chunk of a chain of relays. At least 64, a multiple of 64.
+Index most_of_chain(Index bytes, std::int32_t hops, const CompileOptions& options);
+
+/// The id of a chunk's message on a hop. Above those of other messages of the ranks; the same from
+/// hop to hop but for kForwarded.
+std::uint64_t id_in_chain(const RelayHop& relay, std::size_t chunk);
+
+/// Chunk::progress of a chunk of a chain of relays, which must be later from hop to hop: by the
+/// time that `lag` bytes take. The whole chain, `bytes`, ends before 1 at its last hop.
+std::uint64_t progress_of_chain(Index before, Index bytes, Index lag, const RelayHop& relay);
+
 /// One message of a rank, before it has a place in the program.
 struct Chunk {
   /// The position of the chunk in one order over all messages of the group.
@@ -48,6 +59,10 @@ struct Chunk {
   /// Receives of converted rows: the receive buffer that the chunk is a part of; -1: none. Places
   /// in kStaging on the buffer's side count from its start.
   std::int64_t receive_buffer = -1;
+  /// The chunk's part in a chain of relays (id_in_chain()): this rank receives it, or
+  /// sends it to the next after it has received it. A holder's sends are ordinary ones.
+  enum class Relay : std::uint8_t { none, received, forwarded };
+  Relay relay = Relay::none;
   /// Sends of converted rows: takes note that the tile which follows writes the chunk at this
   /// offset of staging, instead of `pieces`. May be empty. See MessageSteps::before_tile().
   std::function<void(Index at)> pack;
@@ -75,6 +90,9 @@ struct ReceiveBuffer {
 /// The messages at one position form a class: a rank has at most one to send and one to receive in
 /// it. Ranks that begin their chunks in this order, with room for any two consecutive ones, cannot
 /// deadlock: in the least class that is not complete, both sides of each message have begun it.
+///
+/// A relay forwards a chunk once it has arrived, in a later exchange. As its position is later,
+/// too, the argument holds: whatever an exchange waits for has a lesser position.
 ///
 /// With round_bits >= 0 each exchange is one round: all chunks of this rank between two multiples
 /// of 2^round_bits positions. A position is (progress, shift, number), as 32, 16 and 16 bits.
@@ -118,6 +136,8 @@ class MessageSteps {
     std::vector<StepId> waits;
   };
   bool fit(const Group& a, const Group& b) const;
+  void find_forwarded(const std::vector<Chunk>& chunks);
+  bool forwards(const Group& a, const Group& b) const;
   std::vector<Group> alone(const std::vector<Chunk>& chunks) const;
   std::vector<Group> group(const std::vector<Chunk>& chunks) const;
   std::vector<Group> rounds(const std::vector<Chunk>& chunks);
@@ -141,6 +161,9 @@ class MessageSteps {
   std::vector<StepId> exchanges_;
   std::vector<ReceiveBuffer> buffers_;
   std::map<std::int64_t, Open> open_;  ///< by receive buffer.
+  /// 1 + the chunk that each chunk forwards; 0: none. Empty if nothing is forwarded.
+  std::vector<std::size_t> forwarded_;
+  std::map<std::uint64_t, StepId> arrived_;  ///< by id: after which a chunk can be forwarded.
 };
 
 }  // namespace reshard::program

@@ -15,6 +15,14 @@ class Cutter {
     if (piece.bytes >= sizes_.in_place && (sent || received)) {
       cut_alone(index, piece.bytes, sent && received ? kMaxInPlace : sizes_.staged);
     } else {
+      pack({piece.bytes, piece.converts}, index);
+    }
+  }
+
+  void add(const ChainPiece& piece, std::size_t index) {
+    if (piece.bytes >= sizes_.in_place) {
+      cut_alone(index, piece.bytes, sizes_.staged);
+    } else {
       pack(piece, index);
     }
   }
@@ -39,7 +47,7 @@ class Cutter {
     }
   }
 
-  void pack(const PairPiece& piece, std::size_t index) {
+  void pack(const ChainPiece& piece, std::size_t index) {
     // Elements have at most 8 bytes and chunks a multiple of 64: no chunk ends inside an element.
     if (piece.converts) filled_ = std::min((filled_ + 7) / 8 * 8, sizes_.staged);
     for (Index begin = 0; begin < piece.bytes;) {
@@ -69,6 +77,12 @@ class Cutter {
 }  // namespace
 
 PairChunks chunks_of(std::span<const PairPiece> pieces, const ChunkSizes& sizes) {
+  Cutter cutter(sizes);
+  for (std::size_t i = 0; i < pieces.size(); ++i) cutter.add(pieces[i], i);
+  return cutter.take();
+}
+
+PairChunks chunks_of_chain(std::span<const ChainPiece> pieces, const ChunkSizes& sizes) {
   Cutter cutter(sizes);
   for (std::size_t i = 0; i < pieces.size(); ++i) cutter.add(pieces[i], i);
   return cutter.take();

@@ -44,4 +44,14 @@ struct PairChunks {
 /// `staged` bytes. No chunk ends inside an element that is converted.
 PairChunks chunks_of(std::span<const PairPiece> pieces, const ChunkSizes& sizes);
 
+/// A piece as all ranks of a chain of relays know it, wherever each has it.
+struct ChainPiece {
+  Index bytes = 0;
+  bool converts = false;
+};
+
+/// Cuts the bytes of a chain into messages, the same from hop to hop. A piece of at least
+/// `in_place` bytes gets its own chunks; no chunk has more than `staged` bytes.
+PairChunks chunks_of_chain(std::span<const ChainPiece> pieces, const ChunkSizes& sizes);
+
 }  // namespace reshard::program

@@ -103,6 +103,10 @@ struct ProgramMaximum {
   friend bool operator==(const ProgramMaximum&, const ProgramMaximum&) = default;
 };
 
+/// In the ids of messages whose sender relays: it received their bytes in the same program. Ids are
+/// below 2^63.
+inline constexpr std::uint64_t kForwarded = std::uint64_t{1} << 62;
+
 /// Contiguous bytes to or from a peer. Sender and receiver use the same id; a message that is sent
 /// matches the one with the same (sender, receiver, id).
 struct ProgramMessage {
@@ -136,8 +140,9 @@ struct ProgramStep {
 ///   3 no race      of two steps that use the same byte of staging or target, one of them to write
 ///                  it, the later waits for the earlier, directly or through others (an exchange
 ///                  begins after the exchanges before it, and so after what those wait for)
-///   4 initialised  every byte of staging and scratch is written before it is read, but for gaps of
-///                  less than 8 bytes between what a message packs
+///   4 initialised  every byte of staging, scratch and target is written before it is read (so a
+///                  relay forwards only what has arrived), but for gaps in staging of less than 8
+///                  bytes between what a message packs
 ///   5 exact cover  every byte of the target that the plan delivers is written exactly once
 ///   6 staging      staging_bytes and all threads' scratch are at most the cap
 ///   7 no deadlock  each rank begins its exchanges in order; over the whole group, the steps have a

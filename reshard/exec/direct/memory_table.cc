@@ -25,10 +25,11 @@ std::uint64_t digest_of(std::span<const std::byte> bytes) {
   return hash64({reinterpret_cast<const char*>(bytes.data()), bytes.size()});
 }
 
+/// The peers of transfers that are not relayed. Those that are travel in messages.
 std::vector<Rank> peers_of(const std::vector<Transfer>& transfers, Rank Transfer::* peer) {
   std::vector<Rank> out;
   for (const Transfer& t : transfers)
-    if (out.empty() || out.back() != t.*peer) out.push_back(t.*peer);
+    if (!t.relay.relayed() && (out.empty() || out.back() != t.*peer)) out.push_back(t.*peer);
   return out;
 }
 
@@ -59,7 +60,8 @@ std::vector<SlotId> slots_sent(const PrepareArguments& work) {
     return slots_read(*conversions, work.me());
   std::vector<SlotId> slots;
   for (const Transfer& t : work.part.sends)
-    slots.push_back(first_location(work.planner.source(), t.tensor, t.src, t.box).slot);
+    if (t.relay.hop == 0)
+      slots.push_back(first_location(work.planner.source(), t.tensor, t.src, t.box).slot);
   std::sort(slots.begin(), slots.end());
   slots.erase(std::unique(slots.begin(), slots.end()), slots.end());
   return slots;

@@ -54,7 +54,7 @@ Result<MemoryTable> decode_memory_table(std::span<const std::byte> bytes, const 
 
 /// Each rank that has one, and its table.
 using PeerTables = std::vector<std::pair<Rank, MemoryTable>>;
-/// The ranks that read from this one, and those that it reads from. Ascending.
+/// The ranks that may read from this one, and those that it may read from. Ascending.
 std::vector<Rank> readers_of(const PrepareArguments& work);
 std::vector<Rank> owners_of(const PrepareArguments& work);
 

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <iterator>
 
 #include "reshard/exec/device/rank_memory.h"
 #include "reshard/exec/rank_refit_hooks.h"
@@ -34,8 +35,9 @@ Result<double> cost_of_reading(const PrepareArguments& work, std::span<const Tra
 
 Result<PairPaths> PairPaths::agree(const PrepareArguments& work, bool reaches) {
   PairPaths out;
-  for (const Transfer& t : work.part.recvs) out.from_[t.src] = PairPath::message;
-  for (const Transfer& t : work.part.sends) out.to_[t.dst] = PairPath::message;
+  for (const Rank r : owners_of(work)) out.from_[r] = PairPath::message;
+  for (const Rank r : readers_of(work)) out.to_[r] = PairPath::message;
+  out.uses_[static_cast<std::size_t>(PairPath::message)] = work.planner.uses_relays();
   if (work.options.path == RefitPath::message) {
     out.uses_[static_cast<std::size_t>(PairPath::message)] = true;
     return out;
@@ -166,7 +168,9 @@ Result<> PairPaths::choose(const PrepareArguments& work) {
                                 src.value()));
     return {};
   }
-  const auto& recvs = work.part.recvs;
+  std::vector<Transfer> recvs;
+  std::ranges::copy_if(work.part.recvs, std::back_inserter(recvs),
+                       [](const Transfer& t) { return !t.relay.relayed(); });
   for (std::size_t i = 0, end = 0; i < recvs.size(); i = end) {
     for (end = i; end < recvs.size() && recvs[end].src == recvs[i].src;) ++end;
     if (from_[recvs[i].src] != PairPath::get) continue;
@@ -204,6 +208,8 @@ Result<> PairPaths::summarise(const PrepareArguments& work) {
     const std::string_view reason = theirs.substr(std::size(uses_));
     if (reason_.empty() && !reason.empty()) reason_ = fmt::format("rank {}: {}", r, reason);
   }
+  if (reason_.empty() && work.planner.uses_relays())
+    reason_ = "ranks relay what they receive, which travels in messages";
   return {};
 }
 

@@ -118,6 +118,26 @@ TEST(ProgramLaws, name_bytes_that_are_read_before_they_are_written) {
   expect_law("law 4", check_both(Breaks::reads_own_scratch));
 }
 
+/// Rank 1 receives bytes in place and sends them to rank 2.
+Program relay(bool before_they_arrive, bool waits) {
+  Builder b(Rank(1), 7);
+  const BufferId to = b.tensor(ProgramBuffer::Kind::target, Rank(1), kSlot, kBytes);
+  const ProgramMessage in{Rank(0), 0, false, {to, 0}, kBytes};
+  const ProgramMessage out{Rank(2), 0, true, {to, 0}, kBytes};
+  const StepId first = b.exchange(std::span(before_they_arrive ? &out : &in, 1), kBytes, 0, {});
+  std::vector<StepId> after{first};
+  if (!waits) after.clear();
+  b.exchange(std::span(before_they_arrive ? &in : &out, 1), kBytes, 0, after);
+  b.barrier(b.last_steps());
+  return std::move(b).finish(0, 0);
+}
+
+TEST(ProgramLaws, name_relays_that_send_before_they_have) {
+  EXPECT_EQ(said(check_program(relay(false, true))), "");
+  expect_law("law 3", said(check_program(relay(false, false))));
+  expect_law("law 4", said(check_program(relay(true, true))));
+}
+
 TEST(ProgramLaws, name_bytes_that_are_delivered_twice_or_never) {
   expect_law("law 5", check_both(Breaks::unpacks_once));
   expect_law("law 5", check_both(Breaks::unpacks_all));

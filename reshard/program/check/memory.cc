@@ -104,7 +104,7 @@ void MemoryCheck::use_shared(const Access& a) {
     };
     after(users.writer, "writes");
     if (!a.writes) {
-      if (users.writer == kNoStep && (end - begin >= kPackedGap || !sends()))
+      if (users.writer == kNoStep && (target || end - begin >= kPackedGap || !sends()))
         note(fmt::format("law 4: step {} reads bytes [{}, {}) of {}, which no step has written",
                          step_, begin, end, name(a.buffer)));
       if (users.readers.empty() || users.readers.back() != step_) users.readers.push_back(step_);

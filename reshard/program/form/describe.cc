@@ -161,6 +161,7 @@ std::string verb(Kind kind) {
     case Kind::dequantise: return "dequantises from";
     case Kind::send: return "sends to";
     case Kind::receive: return "receives from";
+    case Kind::forward: return "forwards to";
   }
   return "";
 }
@@ -184,6 +185,7 @@ std::string_view name(ProgramAction::Kind kind) {
     case Kind::dequantise: return "dequantise";
     case Kind::send: return "send";
     case Kind::receive: return "receive";
+    case Kind::forward: return "forward";
   }
   return "copy";
 }
@@ -204,7 +206,9 @@ std::vector<ProgramAction> actions_of(const Program& program, const ProgramStep&
   if (step.kind != ProgramStep::Kind::exchange) return out;
   for (const ProgramMessage& m : program.messages_of(step)) {
     const ProgramSpan at{m.at.buffer, m.at.offset, m.at.offset + m.bytes};
-    ProgramAction action{.kind = m.is_send ? Kind::send : Kind::receive, .bytes = m.bytes};
+    const bool relays = m.is_send && (m.id & kForwarded) != 0;
+    ProgramAction action{.kind = relays ? Kind::forward : (m.is_send ? Kind::send : Kind::receive),
+                         .bytes = m.bytes};
     (m.is_send ? action.from : action.to) = at;
     action.peer = m.peer;
     action.message = m.id;
@@ -299,7 +303,9 @@ std::string to_string(const Program& program, const ProgramLayouts& layouts,
       return fmt::format("dequantises {} from {} in {} to {}", matrix_rows(*a.matrix),
                          to_string(a.matrix->format), at(a.from), at(a.to));
     case Kind::send:
-      return fmt::format("sends message {} ({}) to rank {} from {}", a.message, bytes,
+    case Kind::forward:
+      return fmt::format("{} message {} ({}) to rank {} from {}",
+                         a.kind == Kind::send ? "sends" : "forwards", a.message, bytes,
                          a.peer.value(), at(a.from));
     case Kind::receive:
       return fmt::format("receives message {} ({}) from rank {} into {}", a.message, bytes,
@@ -337,6 +343,7 @@ void add_action(const ProgramAction& a, ProgramTotals& out,
     case Kind::unpack: add(out.unpacked, a.bytes); break;
     case Kind::quantise: add(out.quantised, a.bytes); break;
     case Kind::dequantise: add(out.dequantised, a.bytes); break;
+    case Kind::forward: add(out.forwarded, a.bytes); [[fallthrough]];
     case Kind::send:
       add(out.sent, a.bytes);
       add(peers[a.peer].sent, a.bytes);
@@ -347,7 +354,7 @@ void add_action(const ProgramAction& a, ProgramTotals& out,
       break;
     default: return;
   }
-  if (a.kind == Kind::send || a.kind == Kind::receive) {
+  if (a.kind == Kind::send || a.kind == Kind::receive || a.kind == Kind::forward) {
     ++out.messages;
     ++peers[a.peer].messages;
   }

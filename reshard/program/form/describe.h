@@ -30,7 +30,8 @@ struct ProgramAction {
   enum class Kind : std::uint8_t {
     read,        ///< from another rank's memory, into the target, staging or scratch.
     copy,        ///< from the rank's own source into its target; or within its target.
-    pack,        ///< from the rank's source into staging or scratch.
+    pack,        ///< from the rank's source, or what it relays of its target, into staging or
+                 ///< scratch.
     unpack,      ///< from staging or scratch into the target, or from one to the other.
     clear,       ///< writes zeros.
     amax,        ///< finds the largest magnitude of some rows.
@@ -39,12 +40,13 @@ struct ProgramAction {
     dequantise,  ///< data and scales -> rows of values.
     send,
     receive,
+    forward,  ///< sends what the rank has received.
   };
   Kind kind = Kind::copy;
   Index bytes = 0;  ///< that are written or sent; of values if rows are converted.
   std::optional<ProgramSpan> from = {}, to = {};
   Index pieces = 0;  ///< of the copies.
-  Rank peer{-1};     ///< read, send, receive.
+  Rank peer{-1};     ///< read, send, receive, forward.
   std::uint64_t message = 0;
   const ProgramMatrix* matrix = nullptr;      ///< amax, quantise, dequantise; of the program.
   std::optional<Conversion> conversion = {};  ///< of copied values, if it changes them.
@@ -87,6 +89,7 @@ struct ProgramTotals {
   };
   Index tiles = 0, exchanges = 0, barriers = 0, messages = 0;
   Index sent = 0, received = 0, read = 0, copied = 0, packed = 0, unpacked = 0;
+  Index forwarded = 0;                   ///< of those sent.
   Index quantised = 0, dequantised = 0;  ///< values.
   std::vector<Peer> peers;               ///< ascending.
   std::vector<Work> work;                ///< in the order of the first step of each.
