@@ -4,10 +4,12 @@
 // WORLD_SIZE set; rank 0 prints one line.
 //
 //   rank_bench <a job, see rank_job.h> [--rounds N] [--staging BYTES] [--path direct|message]
-//              [--ways pull,gather,broadcast,alltoallw,isend,message] [--hosts RANKS_PER_HOST]
+//              [--ways pull,gather,broadcast,alltoallw,isend,message,routed] [--hosts
+//              RANKS_PER_HOST]
 //              [--mapped RANKS]
 //
-// The way `message` is the same refit with every pair of ranks on the message path. With --mapped N
+// The way `message` is the same refit with every pair of ranks on the message path; in `routed`,
+// replicas relay what they receive (the ranks must be on several hosts). With --mapped N
 // only the first N ranks can map memory.
 // alltoallw and isend need the programs rank_bench_openmpi or rank_bench_mpich.
 #include <algorithm>
@@ -17,6 +19,8 @@
 #include "bench/mpi_ways.h"
 #include "bench/rank_ways.h"
 #include "reshard/exec/limited_transport_testutil.h"
+#include "reshard/exec/routes/relay_places.h"
+#include "reshard/transport/host_identity.h"
 
 namespace reshard::bench {
 namespace {
@@ -27,6 +31,8 @@ struct Ways {
   std::vector<std::unique_ptr<WholeTensors>> whole;
   std::unique_ptr<MpiWays> mpi;
   std::unique_ptr<RankRefit> message;
+  std::unique_ptr<Planner> routed_plan;
+  std::unique_ptr<RankRefit> routed;
   std::vector<Contender> contenders;
 
   void add(std::vector<Contender> more) {
@@ -59,6 +65,25 @@ Result<> add_messages(const RankJob& job, RankRefitOptions options, Ways& ways) 
   return {};
 }
 
+Result<> add_routed(const RankJob& job, const RankRefitOptions& options, Ways& ways) {
+  ControlPlane& control = *job.group.control;
+  const auto places = RESHARD_TRY(gather_places(host_identity(), control, patient()));
+  ways.routed_plan = std::make_unique<Planner>(
+      RESHARD_TRY(Planner::make(job.layouts.source, job.layouts.target, {{}, {}, places})));
+  if (!ways.routed_plan->uses_relays())
+    return fail(Code::invalid_argument, "relays gain nothing between these ranks");
+  ways.routed = std::make_unique<RankRefit>(
+      RESHARD_TRY(RankRefit::prepare(*ways.routed_plan, job.source.get(), job.target.get(),
+                                     *job.group.transport, control, options)));
+  RankReport report;
+  RESHARD_TRY(run_checked(job, *ways.routed, report));
+  ways.add({together(job, "routed", [&refit = *ways.routed]() -> Result<> {
+    RESHARD_TRY(refit.run());
+    return {};
+  })});
+  return {};
+}
+
 Result<> add_way(const RankJob& job, const std::string& name, bool shared,
                  const RankRefitOptions& options, Ways& ways) {
   if (name == "pull") {
@@ -70,6 +95,8 @@ Result<> add_way(const RankJob& job, const std::string& name, bool shared,
     ways.add({ways.whole.back()->contender()});
   } else if (name == "message") {
     RESHARD_TRY(add_messages(job, options, ways));
+  } else if (name == "routed") {
+    RESHARD_TRY(add_routed(job, options, ways));
   } else if (name == "alltoallw" || name == "isend") {
     if (!ways.mpi) ways.mpi = RESHARD_TRY(MpiWays::make(job));
     ways.add({name == "isend" ? ways.mpi->isend() : ways.mpi->alltoallw()});
@@ -178,7 +205,7 @@ Result<> run(Arguments& arguments) {
   })});
   const auto seconds = RESHARD_TRY(by_turns(ways.contenders, Rounds(rounds)));
   // The other refit wrote the same values.
-  if (ways.message) RESHARD_TRY(run_checked(job, refit, report));
+  if (ways.message || ways.routed) RESHARD_TRY(run_checked(job, refit, report));
   RESHARD_TRY(print(job, refit, report, ways, seconds, per_host));
   return job.group.control->quiesce(patient());
 }

@@ -102,6 +102,15 @@ Option& OptionList::threads(int& to) {
   return number<int>("--threads", to, 1, kMaxThreads, "number of threads; default: one per core");
 }
 
+Option& OptionList::routes(RouteMode& to) {
+  return choice<RouteMode>(
+             "--routes", to, {{"direct", RouteMode::direct}, {"auto", RouteMode::automatic}},
+             "direct: sources send to every rank; auto: ranks on different hosts also "
+             "relay what they receive, where the busiest network interface then carries "
+             "less; default direct")
+      .needs("--cluster");
+}
+
 Option& OptionList::patterns(std::string name, std::set<std::string>& to, int repeats,
                              std::string help) {
   Option& option =

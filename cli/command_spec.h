@@ -68,6 +68,8 @@ class OptionList {
   /// The same for an option that may be given several times.
   Option& layouts(std::string name, std::vector<std::string>& to, std::string help);
   Option& threads(int& to);
+  /// --routes, of commands with --cluster.
+  Option& routes(RouteMode& to);
   /// `repeats` as Option's: several after one option only where no positional can follow.
   Option& patterns(std::string name, std::set<std::string>& to, int repeats, std::string help);
   /// ModelOptions::prefix; may be empty.

@@ -29,6 +29,7 @@ struct PlanArguments {
   std::optional<Index> rank;
   Index transfers = 0;  ///< number to list; -1: all.
   std::string cluster;  ///< file of a cluster to simulate the plan on; empty: none.
+  RouteMode routes = RouteMode::direct;
   bool json = false, dot = false;
   int threads = 0;  ///< 0: one per core.
 };
@@ -43,6 +44,7 @@ struct ExplainArguments {
   std::optional<Index> rank;
   Reach reach = Reach::direct;
   std::string cluster;  ///< file of a cluster that says so instead; empty: none.
+  RouteMode routes = RouteMode::direct;
   Index staging_bytes = Index{64} << 20;
   ConversionSide convert = ConversionSide::receiver;
   Index steps = 0;      ///< number to list; -1: all.

@@ -28,6 +28,23 @@ std::string left_out(const Model& model) {
   return model.left_out.empty() ? "" : fmt::format("; {}", left_out_text(model.left_out));
 }
 
+void add_routes(Table& table, const RelaySummary& relays) {
+  if (relays.direct_bytes == 0) {
+    table.add({"routes", "direct", "no byte needs a network interface"});
+    return;
+  }
+  table.add({"routes", relays.used ? "relayed" : "direct",
+             relays.used
+                 ? fmt::format("{} one after another at most; direct, the busiest network "
+                               "interface would carry {}",
+                               plural(relays.hops, "send"), human_bytes(relays.direct_bytes))
+                 : std::string("relays would not gain enough")});
+  table.add({"busiest interface", human_bytes(relays.busiest_bytes),
+             fmt::format("{} the least possible of any route, {}",
+                         ratio(relays.busiest_bytes, relays.least_bytes),
+                         human_bytes(relays.least_bytes))});
+}
+
 }  // namespace
 
 std::string left_out_text(const std::vector<std::string>& names) {
@@ -72,7 +89,7 @@ std::string notes_text(const LayoutPair& pair, const Style& style) {
   return text;
 }
 
-Table summary_table(const PlanSummary& plan) {
+Table summary_table(const PlanSummary& plan, const std::optional<RelaySummary>& relays) {
   Table table({{""}, {"", Table::Align::right}, {""}});
   table.add({"bytes delivered", human_bytes(plan.bytes_total), ""});
   table.add(
@@ -82,12 +99,17 @@ Table summary_table(const PlanSummary& plan) {
   table.add({"messages", grouped(plan.messages), ""});
   table.add({"transfers", grouped(plan.transfers), ""});
   if (plan.bytes_wire == 0) return table;
-  table.add({"busiest sender", human_bytes(plan.max_egress_bytes),
-             fmt::format("rank {}; {} the least possible, {}", plan.busiest_sender.value(),
-                         ratio(plan.max_egress_bytes, plan.optimal_max_egress_bytes),
-                         human_bytes(plan.optimal_max_egress_bytes))});
+  // The bound is that of plans in which sources alone send.
+  const bool relayed = relays && relays->used;
+  std::string sender = fmt::format("rank {}", plan.busiest_sender.value());
+  if (!relayed)
+    sender += fmt::format("; {} the least possible, {}",
+                          ratio(plan.max_egress_bytes, plan.optimal_max_egress_bytes),
+                          human_bytes(plan.optimal_max_egress_bytes));
+  table.add({"busiest sender", human_bytes(plan.max_egress_bytes), sender});
   table.add({"busiest receiver", human_bytes(plan.max_ingress_bytes),
              fmt::format("rank {}", plan.busiest_receiver.value())});
+  if (relays) add_routes(table, *relays);
   return table;
 }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -21,8 +22,8 @@ std::string model_line(const Model& model);
 Table sides_table(const LayoutPair& pair);
 /// A line for each change of values and for each tensor left out; empty for most plans.
 std::string notes_text(const LayoutPair& pair, const Style& style);
-/// The totals of a plan.
-Table summary_table(const PlanSummary& plan);
+/// The totals of a plan. `relays`: Planner::relays().
+Table summary_table(const PlanSummary& plan, const std::optional<RelaySummary>& relays = {});
 
 Table conversion_table(const std::vector<ConversionRow>& rows);
 Json conversion_json(const std::vector<ConversionRow>& rows);

@@ -17,6 +17,7 @@
 #include "reshard/io/program_json.h"
 #include "reshard/program/form/serialise.h"
 #include "reshard/refit/session_programs.h"
+#include "reshard/simulate/cluster_places.h"
 
 namespace reshard::cli {
 namespace {
@@ -35,6 +36,7 @@ struct Ways {
   WayBetween between;
   std::string text;
   bool one_process = false;
+  std::shared_ptr<const RelayOptions> relays = nullptr;
 };
 
 Result<Ways> ways_of(const ExplainArguments& a) {
@@ -43,7 +45,8 @@ Result<Ways> ways_of(const ExplainArguments& a) {
     return Ways{[cluster](Rank src, Rank dst) {
                   return cluster->reads(src, dst) ? PairPath::mapped : PairPath::message;
                 },
-                "as on " + cluster->name, cluster->one_process};
+                "as on " + cluster->name, cluster->one_process,
+                cluster->one_process ? nullptr : relays_on(*cluster, a.routes)};
   }
   const auto always = [](PairPath way) { return [way](Rank, Rank) { return way; }; };
   switch (a.reach) {
@@ -80,6 +83,7 @@ Result<std::vector<SessionProgram>> programs_of(const LayoutPair& pair, Rank ran
   options.only = pair.only;
   options.convert = a.convert;
   options.staging_bytes = a.staging_bytes;
+  options.relays = ways.relays;
   return session_programs(session_side(pair.from), session_side(pair.to), rank, ways.between,
                           options);
 }

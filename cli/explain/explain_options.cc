@@ -23,6 +23,7 @@ void add_how(OptionList& options, ExplainArguments& a) {
       .text("--cluster", a.cluster, "C",
             "ranks reach each other's memory as on a cluster: a file, or a named example")
       .excludes("--path");
+  options.routes(a.routes);
   options.bytes("--staging-bytes", a.staging_bytes,
                 "memory of the rank for messages and conversions; default 64MiB");
   options.choice<ConversionSide>(

@@ -30,6 +30,7 @@ std::string totals_text(const Program& p, const ProgramTotals& t, const Style& s
   add("reads", t.read, "from other ranks' memory");
   add("receives", t.received, "in messages");
   add("sends", t.sent, "in messages");
+  add("  of them forwards", t.forwarded, "that it has received");
   add("copies", t.copied, "within its memory");
   add("packs", t.packed, "into staging or scratch");
   add("unpacks", t.unpacked, "from staging or scratch");

@@ -14,9 +14,11 @@
 #include "reshard/base/number_text.h"
 #include "reshard/convert/conversion_routes.h"
 #include "reshard/convert/layout_pair.h"
+#include "reshard/io/cluster_file.h"
 #include "reshard/io/plan_json.h"
 #include "reshard/plan/print.h"
 #include "reshard/plan/summary.h"
+#include "reshard/simulate/cluster_places.h"
 
 namespace reshard::cli {
 namespace {
@@ -161,8 +163,9 @@ Result<int> plan_all(const Model& model, const LayoutPair& pair, const PlanArgum
   }
   const Style style = Style::of_stdout();
   print(style.title(model_line(model)) + "\n" + sides_table(pair).text(style) + "\n" +
-        summary_table(sum).text(style) + (rows.empty() ? "" : conversion_table(rows).text(style)) +
-        notes_text(pair, style) + style.quiet(timing_line(pair, "all ranks", seconds)) +
+        summary_table(sum, pair.planner->relays()).text(style) +
+        (rows.empty() ? "" : conversion_table(rows).text(style)) + notes_text(pair, style) +
+        style.quiet(timing_line(pair, "all ranks", seconds)) +
         (predicted ? predicted->text() : ""));
   return 0;
 }
@@ -172,7 +175,10 @@ Result<int> plan_all(const Model& model, const LayoutPair& pair, const PlanArgum
 Result<int> execute(const PlanArguments& a) {
   const Model model = RESHARD_TRY(
       open_model(a.model, {.layers = a.layers, .ignore = a.ignore, .prefix = a.prefix}));
-  const LayoutPair pair = RESHARD_TRY(make_layout_pair(model, a.from, a.to, {.only = a.only}));
+  PairOptions options{.only = a.only};
+  if (!a.cluster.empty())
+    options.relays = relays_on(RESHARD_TRY(read_cluster(a.cluster)), a.routes);
+  const LayoutPair pair = RESHARD_TRY(make_layout_pair(model, a.from, a.to, options));
   if (a.dot) {
     print(to_dot(*pair.planner));
     return 0;

@@ -25,6 +25,7 @@ CommandSpec plan_spec() {
   options.text("--cluster", a->cluster, "C",
                "predict how long the refit takes on a cluster: a file, or a named example such as "
                "dgx-h100-400g");
+  options.routes(a->routes);
   options.flag("--json", a->json, "print one JSON object");
   options.flag("--dot", a->dot, "print a Graphviz graph of the ranks and the bytes between them")
       .excludes("--json")

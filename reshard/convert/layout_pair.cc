@@ -195,7 +195,10 @@ Result<LayoutPair> pair_sides(const Model& model, const LayoutSide& source,
   if (auto note = leave_cache_scales(pair); !note.empty()) pair.notes.push_back(std::move(note));
   const Stopwatch planning;
   pair.only = RESHARD_TRY(names_of(options.only, "move", tensors));
-  const PlanOptions plan{pair.ignore, pair.only};
+  const bool converts = pair.from.quantised || pair.to.quantised;
+  if (options.relays != nullptr && converts)
+    pair.notes.emplace_back("routes are direct: ranks do not relay what is converted on the way");
+  const PlanOptions plan{pair.ignore, pair.only, converts ? nullptr : options.relays};
   pair.planner =
       std::make_shared<const Planner>(RESHARD_TRY(Planner::make(pair.source, pair.target, plan)));
   pair.planner_seconds = planning.seconds();

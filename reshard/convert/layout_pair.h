@@ -61,6 +61,8 @@ struct PairOptions {
   std::set<std::string> ignore = {};
   /// Patterns of the tensors to move; empty: all.
   std::set<std::string> only = {};
+  /// PlanOptions::relays. A note says so if the pair quantises: its routes are direct.
+  std::shared_ptr<const RelayOptions> relays = nullptr;
   /// The source's memory will be filled from the model's checkpoint. If that quantises its weights,
   /// the pair counts as one that quantises.
   bool filled = false;

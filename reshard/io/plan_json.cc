@@ -56,20 +56,27 @@ RankSummary summarise_rank(const Planner& planner, const RankPlan& part) {
 Json json_number(double value) { return Json(Json::Number{fmt::format("{:.9g}", value)}); }
 
 Json::Object plan_object(const PlanSummary& plan, const Planner& planner, const PlanCost& cost) {
-  return {{"plan_seconds", json_number(cost.seconds)},
-          {"ranks", Json(plan.ranks)},
-          {"bytes_total", Json(plan.bytes_total)},
-          {"bytes_wire", Json(plan.bytes_wire)},
-          {"bytes_local", Json(plan.bytes_local)},
-          {"messages", Json(plan.messages)},
-          {"transfers", Json(plan.transfers)},
-          {"max_egress_bytes", Json(plan.max_egress_bytes)},
-          {"max_ingress_bytes", Json(plan.max_ingress_bytes)},
-          {"optimal_max_egress_bytes", Json(plan.optimal_max_egress_bytes)},
-          {"digest", Json(hex(planner.digest()))},
-          {"peak_rss_bytes", Json(cost.peak_rss_bytes)},
-          {"conversions", conversions_json(planner)},
-          {"omitted", omitted_json(planner)}};
+  Json::Object object{{"plan_seconds", json_number(cost.seconds)},
+                      {"ranks", Json(plan.ranks)},
+                      {"bytes_total", Json(plan.bytes_total)},
+                      {"bytes_wire", Json(plan.bytes_wire)},
+                      {"bytes_local", Json(plan.bytes_local)},
+                      {"messages", Json(plan.messages)},
+                      {"transfers", Json(plan.transfers)},
+                      {"max_egress_bytes", Json(plan.max_egress_bytes)},
+                      {"max_ingress_bytes", Json(plan.max_ingress_bytes)},
+                      {"optimal_max_egress_bytes", Json(plan.optimal_max_egress_bytes)},
+                      {"digest", Json(hex(planner.digest()))},
+                      {"peak_rss_bytes", Json(cost.peak_rss_bytes)},
+                      {"conversions", conversions_json(planner)},
+                      {"omitted", omitted_json(planner)}};
+  if (const auto& relays = planner.relays())
+    object.push_back({"relays", Json(Json::Object{{"used", Json(relays->used)},
+                                                  {"direct_bytes", Json(relays->direct_bytes)},
+                                                  {"busiest_bytes", Json(relays->busiest_bytes)},
+                                                  {"least_bytes", Json(relays->least_bytes)},
+                                                  {"hops", Json(Index{relays->hops})}})});
+  return object;
 }
 
 Json::Object plan_object(const RankSummary& part, const Planner& planner, const PlanCost& cost) {
@@ -94,11 +101,13 @@ Json::Array transfer_list(const Planner& planner, const RankPlan& part, std::siz
   for (const auto* transfers : {&part.locals, &part.recvs, &part.sends}) {
     for (std::size_t i = 0; i < transfers->size() && i < most; ++i) {
       const Transfer& t = (*transfers)[i];
-      list.emplace_back(Json::Object{{"tensor", Json(model[t.tensor].name)},
-                                     {"from", Json(Index{t.src.value()})},
-                                     {"to", Json(Index{t.dst.value()})},
-                                     {"box", Json(to_string(t.box))},
-                                     {"bytes", Json(bytes_of(planner, t))}});
+      Json::Object object{{"tensor", Json(model[t.tensor].name)},
+                          {"from", Json(Index{t.src.value()})},
+                          {"to", Json(Index{t.dst.value()})},
+                          {"box", Json(to_string(t.box))},
+                          {"bytes", Json(bytes_of(planner, t))}};
+      if (t.relay.relayed()) object.push_back({"hop", Json(Index{t.relay.hop})});
+      list.emplace_back(std::move(object));
     }
   }
   return list;

@@ -32,6 +32,7 @@ Json json_number(double value);
 /// transfers, max_egress_bytes, max_ingress_bytes, optimal_max_egress_bytes, digest (16 hex
 /// digits), peak_rss_bytes, conversions (a list of objects with from, to, tensors,
 /// elements, loses_precision, example), omitted (names of tensors that the target leaves out).
+/// Plans that may relay also have relays: an object with the members of RelaySummary.
 Json::Object plan_object(const PlanSummary& plan, const Planner& planner, const PlanCost& cost);
 
 /// The same keys for the part of one rank, and "rank": bytes_total are the bytes delivered to the
@@ -41,7 +42,8 @@ Json::Object plan_object(const PlanSummary& plan, const Planner& planner, const 
 Json::Object plan_object(const RankSummary& part, const Planner& planner, const PlanCost& cost);
 
 /// The transfers of one rank in the order of to_text(): local, received, sent, at most `most` of
-/// each. Objects with tensor, from, to, box ("[0,4)x[0,8)") and bytes.
+/// each. Objects with tensor, from, to, box ("[0,4)x[0,8)") and bytes; if it is relayed, also hop:
+/// the ranks that relay it before.
 Json::Array transfer_list(const Planner& planner, const RankPlan& part, std::size_t most);
 
 }  // namespace reshard

@@ -247,5 +247,8 @@ const ConversionCounts& Session::conversions() const {
   static const ConversionCounts none;
   return state_->job ? state_->job->conversions() : none;
 }
+const RelaySummary* Session::relays() const {
+  return state_->job ? state_->job->relays() : nullptr;
+}
 
 }  // namespace reshard

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "reshard/exec/refit_options.h"
+#include "reshard/plan/relays/relays.h"
 #include "reshard/refit/pending_refit.h"
 #include "reshard/refit/session_report.h"
 #include "reshard/refit/session_side.h"
@@ -52,6 +53,14 @@ struct SessionOptions {
   Buffering buffering = Buffering::in_place;
   VerifyMode verify = VerifyMode::never;
   ConversionSide convert = ConversionSide::receiver;
+  /// Who sends. RouteMode::automatic: also ranks of the target relay what they have received to
+  /// ranks on other hosts, if the busiest host's network then carries at least a tenth less. Not
+  /// with values that are converted between stored forms, memory of GPUs, transports that move
+  /// messages in rounds, or RefitPath::direct: then as RouteMode::direct. docs/routes.md.
+  RouteMode routes = RouteMode::direct;
+  /// Any name of this rank's host, for RouteMode::automatic: ranks that pass equal names share a
+  /// network interface. Empty: as the operating system identifies the host.
+  std::string host = {};
   std::set<std::string> ignore;     ///< canonical names of tensors that one side may lack.
   std::set<std::string> only = {};  ///< canonical names of the tensors to move; empty: all.
   /// True: refit() plans anew if layouts or addresses changed since prepare(). False: it is an
@@ -150,6 +159,9 @@ class Session {
   const WhySlow* why_slow() const;
   /// How many tensors take which route.
   const ConversionCounts& conversions() const;
+  /// The bytes over network interfaces, if RouteMode::automatic could choose; the same on all
+  /// ranks. Null: all routes are direct. `used` says whether ranks relay.
+  const RelaySummary* relays() const;
 
  private:
   struct State;

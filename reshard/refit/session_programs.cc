@@ -9,8 +9,13 @@ Result<std::vector<SessionProgram>> session_programs(const SessionSide& source,
                                                      const SessionSide& target, Rank rank,
                                                      const WayBetween& way,
                                                      const SessionProgramOptions& options) {
-  const conversion::MovePlans plans = RESHARD_TRY(conversion::plan_moves(
-      source, target, {options.ignore, options.only, options.convert, options.staging_bytes}));
+  const conversion::MovePlans plans =
+      RESHARD_TRY(conversion::plan_moves(source, target,
+                                         {.ignore = options.ignore,
+                                          .only = options.only,
+                                          .convert = options.convert,
+                                          .relays = options.relays,
+                                          .staging_bytes = options.staging_bytes}));
   CompileOptions compile;
   compile.staging_bytes = plans.message_bytes;
   compile.in_place_bytes = options.in_place_bytes;

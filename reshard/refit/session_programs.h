@@ -17,7 +17,8 @@ struct SessionProgramOptions {
   std::set<std::string> ignore;     ///< canonical names of tensors that one side may lack.
   std::set<std::string> only = {};  ///< canonical names of the tensors to move; empty: all.
   ConversionSide convert = ConversionSide::receiver;
-  Index staging_bytes = Index{64} << 20;  ///< at least 32 KiB.
+  std::shared_ptr<const RelayOptions> relays = nullptr;  ///< the places of ranks that may relay.
+  Index staging_bytes = Index{64} << 20;                 ///< at least 32 KiB.
   Index in_place_bytes = Index{64} << 10;
 };
 

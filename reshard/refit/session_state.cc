@@ -9,6 +9,7 @@
 #include "reshard/base/hash.h"
 #include "reshard/base/stopwatch.h"
 #include "reshard/exec/agreement.h"
+#include "reshard/exec/routes/relay_places.h"
 
 namespace reshard {
 
@@ -126,6 +127,9 @@ std::string Session::State::trouble() const {
   if (options.buffering == Buffering::doubled && target.buffers != nullptr &&
       target.back == nullptr)
     return "doubled buffering needs `back`, the second copy of the target";
+  if (options.host.size() > kMaxHostName)
+    return fmt::format("the name of the host has {} bytes, at most {} are allowed",
+                       options.host.size(), kMaxHostName);
   return tracer ? tracer->trouble() : "";
 }
 

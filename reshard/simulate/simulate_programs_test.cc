@@ -6,7 +6,9 @@
 #include <rapidcheck/gtest.h>
 
 #include "reshard/model/random_layout_testutil.h"
+#include "reshard/plan/relays/random_replicas_testutil.h"
 #include "reshard/program/compile.h"
+#include "reshard/simulate/cluster_places.h"
 #include "reshard/simulate/predict.h"
 #include "reshard/simulate/simulate_testutil.h"
 
@@ -161,6 +163,31 @@ RC_GTEST_PROP(SimulatePrograms, no_prediction_is_below_its_bound, ()) {
     for (const RankSeconds& rank : got->ranks)
       RC_ASSERT(rank.first <= rank.moved && rank.moved <= got->predicted_seconds);
   }
+}
+
+RC_GTEST_PROP(SimulatePrograms, relays_move_the_traffic_of_their_plan, ()) {
+  const RandomReplicas replicas;
+  ClusterSpec cluster = plain_cluster();
+  cluster.ranks_per_host = *rc::gen::element(1, 2, 4);
+  cluster.direct = false;
+  RelayOptions relays = *relays_on(cluster, RouteMode::automatic);
+  relays.least_gain = 0;
+  const Planner planner =
+      *Planner::make(replicas.source, replicas.target,
+                     {{}, {}, std::make_shared<const RelayOptions>(std::move(relays))});
+  const PlanSummary plan = summarise(planner, 1, true);
+  const auto programs = compile_for(cluster, planner);
+  RC_ASSERT(programs.has_value());
+  RC_ASSERT(messages_of(traffic_of(plan, cluster)) == messages_of(traffic_of(*programs)));
+  const auto by_programs = simulate_programs(cluster, *programs);
+  const auto by_traffic = simulate_traffic(cluster, traffic_of(plan, cluster));
+  RC_ASSERT(by_programs.has_value() && by_traffic.has_value());
+  const double least =
+      static_cast<double>(planner.relays()->busiest_bytes) / cluster.nics.bytes_per_second;
+  // Cuts at rows: as in the planner's fourth law.
+  RC_ASSERT(by_programs->predicted_seconds >= 0.9 * least);
+  RC_ASSERT(by_traffic->predicted_seconds >= 0.9 * least);
+  RC_CLASSIFY(planner.uses_relays());
 }
 
 }  // namespace

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Every pair of ranks is one activity. A pair with messages begins once its first message is packed
 // and has crossed the link, and ends once its last one is unpacked; in between, packing, sending
-// and unpacking run side by side.
+// and unpacking run side by side. A pair that relays begins once its first message has passed the
+// pairs before it, which are taken to be as fast.
 #include <algorithm>
 
 #include "reshard/simulate/outcome.h"
@@ -38,6 +39,7 @@ class TrafficRun {
     double end = 0;
   };
   void set_shares();
+  double slowest(const UseList& uses) const;
   void add(const PairTraffic& pair);
   void move_all();
   double batch_seconds() const;
@@ -74,6 +76,14 @@ void TrafficRun::set_shares() {
   unpacks_ = share(traffic_.unpacked, received);
 }
 
+/// The seconds of one unit alone.
+double TrafficRun::slowest(const UseList& uses) const {
+  double seconds = 0;
+  for (const ResourceUse& use : uses.uses())
+    seconds = std::max(seconds, use.weight / links_.rates()[use.resource]);
+  return seconds;
+}
+
 void TrafficRun::add(const PairTraffic& p) {
   Pair pair;
   pair.begin = start_;
@@ -93,6 +103,8 @@ void TrafficRun::add(const PairTraffic& p) {
     const double one = rate > 0 ? bytes / messages / rate : 0;  // to copy one message
     pair.begin += one * packs_[p.from.index()] + links_.latency(p.from, p.to);
     pair.tail = one * unpacks_[p.to.index()];
+    pair.begin += static_cast<double>(p.before) *
+                  (links_.latency(p.from, p.to) + bytes / messages * slowest(uses));
   }
   pair.first_use = uses_.size();
   uses_.insert(uses_.end(), uses.uses().begin(), uses.uses().end());

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "reshard/simulate/cluster_places.h"
 #include "reshard/simulate/simulate_testutil.h"
 
 namespace reshard {
@@ -134,6 +135,34 @@ TEST(SimulateTraffic, thousands_of_equal_pairs_take_no_longer_than_their_bound) 
   const auto got = simulate_traffic(plain_cluster(), traffic(300, pairs));
   ASSERT_TRUE(got);
   EXPECT_NEAR(got->predicted_seconds, got->bound_seconds, 0.02 * got->bound_seconds);
+}
+
+TEST(SimulateTraffic, a_relay_begins_once_its_first_message_has_passed_those_before) {
+  ClusterSpec cluster = plain_cluster();
+  cluster.nics.latency_seconds = 0.25;
+  PairTraffic second = sent(1, 2, kGigabyte, 10), third = sent(2, 3, kGigabyte, 10);
+  second.before = 1;
+  third.before = 2;
+  const auto got =
+      simulate_traffic(cluster, traffic(4, {sent(0, 1, kGigabyte, 10), second, third}));
+  ASSERT_TRUE(got);
+  // Two messages of 0.1 s, each after 0.25 s; then the last pair's latency and its bytes.
+  EXPECT_DOUBLE_EQ(got->predicted_seconds, 0.7 + 0.25 + 1);
+}
+
+TEST(SimulateTraffic, places_are_hosts_or_domains_and_their_interfaces) {
+  ClusterSpec cluster;
+  cluster.ranks_per_host = 4;
+  cluster.nics.per_host = 2;
+  EXPECT_EQ(places_of(cluster, 10).domain,
+            (std::vector<std::int32_t>{0, 0, 0, 0, 1, 1, 1, 1, 2, 2}));
+  EXPECT_EQ(places_of(cluster, 10).nic, (std::vector<std::int32_t>{0, 0, 1, 1, 2, 2, 3, 3, 4, 4}));
+  cluster.nvlink.ranks = 8;
+  EXPECT_EQ(places_of(cluster, 10).domain,
+            (std::vector<std::int32_t>{0, 0, 0, 0, 0, 0, 0, 0, 1, 1}));
+  cluster.nvlink.ranks = 2;  // ranks of one host need no interface either way
+  EXPECT_EQ(places_of(cluster, 5).domain, (std::vector<std::int32_t>{0, 0, 0, 0, 1}));
+  EXPECT_EQ(relays_on(cluster, RouteMode::direct), nullptr);
 }
 
 }  // namespace

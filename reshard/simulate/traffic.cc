@@ -49,7 +49,7 @@ class Adder {
       PairTraffic& pair = pairs_[{p.rank, src.rank}];
       pair.bytes += piece.copy.bytes();
       ++pair.copies;
-    } else if (src.kind == Kind::source) {
+    } else if (dst.kind == Kind::staging || src.kind == Kind::source) {
       packed_[p.rank.index()] += piece.copy.bytes();
     } else {
       unpacked_[p.rank.index()] += piece.copy.bytes();
@@ -71,8 +71,8 @@ ClusterTraffic traffic_of(const PlanSummary& plan, const ClusterSpec& cluster,
   traffic.pairs.reserve(plan.pairs.size());
   for (const PairBytes& p : plan.pairs) {
     PairTraffic& pair = traffic.pairs.emplace_back();
-    pair = {p.src, p.dst, p.bytes, 0, p.transfers};
-    if (cluster.reads(p.src, p.dst)) continue;
+    pair = {p.src, p.dst, p.bytes, 0, p.transfers, p.hop};
+    if (p.hops == 0 && cluster.reads(p.src, p.dst)) continue;
     pair.messages = std::max<Index>(1, (p.bytes + message_bytes - 1) / message_bytes);
     traffic.packed[p.src.index()] += p.bytes;
     traffic.unpacked[p.dst.index()] += p.bytes;

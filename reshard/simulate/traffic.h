@@ -16,6 +16,7 @@ struct PairTraffic {
   Index bytes = 0;
   Index messages = 0;  ///< 0: `to` copies from the memory of `from`.
   Index copies = 0;    ///< strided copies by `to`; of messages, as many by `from`.
+  Index before = 0;  ///< messages that must pass other pairs, one after another, before the first.
   friend bool operator==(const PairTraffic&, const PairTraffic&) = default;
 };
 
@@ -29,9 +30,9 @@ struct ClusterTraffic {
 };
 
 /// The traffic of a plan. Two ranks exchange messages of `message_bytes` unless the cluster lets
-/// one read the other's memory. Every transfer counts as one copy of one run, and all bytes of
-/// messages as packed and unpacked, which is the most that programs do. @pre the summary has its
-/// pairs
+/// one read the other's memory, or the bytes are relayed. Every transfer counts as one copy of one
+/// run, and all bytes of messages as packed and unpacked, which is the most that programs do. @pre
+/// the summary has its pairs
 ClusterTraffic traffic_of(const PlanSummary& plan, const ClusterSpec& cluster,
                           Index message_bytes = Index{1} << 20);
 

@@ -19,6 +19,23 @@ std::vector<Rank> entries_of(const std::vector<Rank>& ranks, const RankPlaces& p
   return entries;
 }
 
+/// The least number of stripes with which the busiest entry of all domains gets the least part of
+/// the bytes. `entries`: by domain, descending.
+int even_stripes(const std::vector<int>& entries) {
+  constexpr int kMaxTimes = 4;
+  int best = entries.front();
+  double least = 2;
+  for (int n = best; n <= kMaxTimes * entries.front(); ++n) {
+    double most = 0;
+    for (const int e : entries) most = std::max(most, static_cast<double>((n + e - 1) / e) / n);
+    if (most < least - 1e-9) {
+      best = n;
+      least = most;
+    }
+  }
+  return best;
+}
+
 std::int32_t listed(const std::vector<std::int32_t>& list, Rank r) {
   // Numbers of ranks that are not listed are below those of any that are.
   return r.index() < list.size() ? list[r.index()] : -1 - r.value();
@@ -49,8 +66,12 @@ RelayTree::RelayTree(const RankSet& ranks, const RankPlaces& places) {
     domains[at->second].push_back(r);
     ++size_;
   });
-  for (const auto& domain : domains)
-    stripes_ = std::max(stripes_, static_cast<int>(entries_of(domain, places).size()));
+  // The last domain sends to no other: let it be one with few interfaces.
+  const auto entries = [&](const std::vector<Rank>& d) { return entries_of(d, places).size(); };
+  std::ranges::stable_sort(domains, std::ranges::greater(), entries);
+  std::vector<int> counts;
+  for (const auto& domain : domains) counts.push_back(static_cast<int>(entries(domain)));
+  stripes_ = even_stripes(counts);
   for (int i = 0; i < stripes_; ++i) add_stripe(domains, places, i);
 }
 

@@ -3,7 +3,7 @@
 // them in their domain, form a tree for each stripe of these bytes: a holder sends to the first
 // domain, the entry of each domain sends to that of the next, and in a domain the bytes go round
 // from rank to rank. So every stripe enters a domain once; other stripes enter it by its other
-// network interfaces. Each rank derives the trees alone.
+// network interfaces. Domains with more interfaces come first. Each rank derives the trees alone.
 #pragma once
 
 #include <algorithm>

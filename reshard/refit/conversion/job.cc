@@ -10,9 +10,11 @@
 #include "reshard/base/stopwatch.h"
 #include "reshard/cuda/stream.h"
 #include "reshard/exec/agreement.h"
+#include "reshard/exec/routes/relay_places.h"
 #include "reshard/refit/conversion/plan_moves.h"
 #include "reshard/refit/conversion/values_view.h"
 #include "reshard/refit/conversion/written_bytes.h"
+#include "reshard/transport/host_identity.h"
 
 namespace reshard::conversion {
 Job::Job(const JobInput& input)
@@ -35,11 +37,26 @@ Result<std::unique_ptr<Job>> Job::prepare(const JobInput& input) {
   return job;
 }
 
+/// Collective. Null: all routes are direct.
+Result<std::shared_ptr<const RelayOptions>> Job::find_places(const JobInput& input) const {
+  const SessionOptions& options = input.options;
+  // The same on all ranks.
+  if (options.routes == RouteMode::direct || options.refit.path == RefitPath::direct)
+    return std::shared_ptr<const RelayOptions>();
+  const bool able = gpu() == nullptr && input.transport.capabilities().message &&
+                    !input.transport.capabilities().rounds;
+  const std::string host = options.host.empty() ? host_identity() : options.host;
+  return or_end(group_,
+                gather_places(able ? host : std::string(), group_.control, group_.deadline()));
+}
+
 Result<> Job::plan(const JobInput& input) {
+  auto places = RESHARD_TRY(find_places(input));
   MovePlans plans = RESHARD_TRY(plan_moves(source_, target_,
                                            {.ignore = input.options.ignore,
                                             .only = input.options.only,
                                             .convert = input.options.convert,
+                                            .relays = std::move(places),
                                             .staging_bytes = input.staging_bytes}));
   routes_ = std::move(plans.routes);
   group_.options.staging_bytes = plans.message_bytes;
@@ -219,6 +236,12 @@ const std::string& Job::reason() const {
   for (const PlannedMove& move : moves_)
     if (!move.refit().reason().empty()) return move.refit().reason();
   return none;
+}
+
+const RelaySummary* Job::relays() const {
+  for (const PlannedMove& move : moves_)
+    if (const auto& relays = move.planner().relays()) return &*relays;
+  return nullptr;
 }
 
 Index Job::staging_bytes() const {

@@ -55,12 +55,14 @@ class Job {
 
   const std::vector<PeerVolume>& peers() const { return peers_; }
   const ConversionCounts& conversions() const { return routes_.counts; }
+  const RelaySummary* relays() const;
   std::string_view path() const;
   const std::string& reason() const;
   Index staging_bytes() const;
 
  private:
   explicit Job(const JobInput& input);
+  Result<std::shared_ptr<const RelayOptions>> find_places(const JobInput& input) const;
   Result<> plan(const JobInput& input);
   Result<> place(const JobInput& input);
   Result<> place_moves();

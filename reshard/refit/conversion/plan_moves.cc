@@ -66,13 +66,15 @@ Result<MovePlans> plan_moves(const SessionSide& source, const SessionSide& targe
                              const MoveOptions& options) {
   MovePlans out;
   out.message_bytes = options.staging_bytes;
+  const bool plain = source.quantised == nullptr && target.quantised == nullptr;
   Planner whole =
-      RESHARD_TRY(Planner::make(source.values(), target.values(), {options.ignore, options.only}));
+      RESHARD_TRY(Planner::make(source.values(), target.values(),
+                                {options.ignore, options.only, plain ? options.relays : nullptr}));
   std::vector<bool> moves;
   for (Index i = 0; i < target.values()->model().size(); ++i)
     moves.push_back(whole.moves(TensorId(static_cast<TensorId::rep>(i))));
   out.routes = RESHARD_TRY(find_routes(source, target, moves, options.convert));
-  if (source.quantised == nullptr && target.quantised == nullptr) {
+  if (plain) {
     out.moves.push_back(RoutePlan{Route::plain, std::move(whole), {}, {}});
   } else {
     for (const Route route : kRoutes)

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <memory>
 #include <set>
 #include <string>
 #include <vector>
@@ -14,6 +15,8 @@ struct MoveOptions {
   std::set<std::string> ignore;     ///< canonical names of tensors that one side may lack.
   std::set<std::string> only = {};  ///< canonical names of the tensors to move; empty: all.
   ConversionSide convert = ConversionSide::receiver;
+  /// PlanOptions::relays, of a plan without quantised sides; others have direct routes.
+  std::shared_ptr<const RelayOptions> relays = nullptr;
   Index staging_bytes = 0;  ///< the most staging of a rank, staging tensors included.
 };
 

@@ -19,7 +19,7 @@ namespace {
 
 static_assert(std::endian::native == std::endian::little);
 
-constexpr std::uint64_t kProtocol = 0x7265666974000005;  ///< "refit", and its version.
+constexpr std::uint64_t kProtocol = 0x7265666974000006;  ///< "refit", and its version.
 constexpr std::size_t kMaxText = 400;
 constexpr std::uint64_t kMaxStaging = std::uint64_t{1} << 60;
 
@@ -98,12 +98,13 @@ struct Choice {
   const char* name;
   std::array<const char*, 3> values;
 };
-constexpr std::array<Choice, 6> kChoices{{{"buffering", {"in_place", "doubled"}},
+constexpr std::array<Choice, 7> kChoices{{{"buffering", {"in_place", "doubled"}},
                                           {"verify", {"never", "always"}},
                                           {"convert", {"receiver", "sender"}},
                                           {"path", {"automatic", "direct", "message"}},
                                           {"replan", {"false", "true"}},
-                                          {"trace", {"off", "on"}}}};
+                                          {"trace", {"off", "on"}},
+                                          {"routes", {"direct", "auto"}}}};
 constexpr int kBitsPerChoice = 4,
               kBitsOfChoices = kBitsPerChoice * static_cast<int>(kChoices.size());
 
@@ -148,7 +149,8 @@ std::uint64_t options_word(const SessionOptions& options) {
                           static_cast<std::uint64_t>(options.convert),
                           static_cast<std::uint64_t>(options.refit.path),
                           static_cast<std::uint64_t>(options.replan),
-                          static_cast<std::uint64_t>(!options.trace.path.empty())};
+                          static_cast<std::uint64_t>(!options.trace.path.empty()),
+                          static_cast<std::uint64_t>(options.routes)};
   static_assert(std::tuple_size_v<decltype(values)> == kChoices.size());
   Digest ignored;
   ignored.add(options.ignore.size());

@@ -63,6 +63,8 @@ TEST(SessionPrepare, names_the_rank_whose_options_differ) {
           "convert (sender) differs from rank 0's (receiver)");
   differs([](SessionOptions& o) { o.refit.path = RefitPath::message; },
           "path (message) differs from rank 0's (automatic)");
+  differs([](SessionOptions& o) { o.routes = RouteMode::automatic; },
+          "routes (auto) differs from rank 0's (direct)");
   differs([](SessionOptions& o) { o.replan = true; },
           "replan (true) differs from rank 0's (false)");
   differs([](SessionOptions& o) { o.ignore = {"lm_head.weight"}; },

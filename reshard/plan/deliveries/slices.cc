@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "reshard/plan/slices.h"
+#include "reshard/plan/deliveries/slices.h"
 
 #include <algorithm>
 #include <numeric>
 
 #include "reshard/base/int128.h"
 
-namespace reshard {
+namespace reshard::deliveries {
 
 Slices::Slices(const Box& box, Index bytes) : box_(&box), bytes_(bytes), slice_bits_(bytes * 8) {
   while (dim_ + 1 < box.rank() && box[dim_].size() == 1) ++dim_;
@@ -32,4 +32,4 @@ Box Slices::box(Interval slices) const {
   return box_->with(dim_, shift(slices, (*box_)[dim_].begin()));
 }
 
-}  // namespace reshard
+}  // namespace reshard::deliveries

@@ -3,7 +3,7 @@
 
 #include "reshard/index/box.h"
 
-namespace reshard {
+namespace reshard::deliveries {
 
 /// Cuts a box at slices of its first dimension that has more than one index.
 ///
@@ -27,4 +27,4 @@ class Slices {
   Index count_ = 1, granule_ = 1, bytes_ = 0, slice_bits_ = 0;
 };
 
-}  // namespace reshard
+}  // namespace reshard::deliveries

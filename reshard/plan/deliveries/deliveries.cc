@@ -4,10 +4,13 @@
 #include <map>
 #include <utility>
 
+#include "reshard/plan/deliveries/slices.h"
 #include "reshard/plan/planner_state.h"
-#include "reshard/plan/slices.h"
 
 namespace reshard {
+
+using deliveries::Slices;
+
 namespace {
 
 /// Calls f(rank, begin, end) for each entry of a line that overlaps [begin, end), clipped to it.
