@@ -52,6 +52,52 @@ def test_whole_tensors_become_the_shards_of_vllm(kind, path):
     assert_equal(got[rank + 1], vllm_slices(values(of, 2), 2, rank))
 
 
+@pytest.mark.parametrize("buffering", ["in_place", "doubled"])
+def test_replicas_on_other_hosts_relay_what_they_receive(buffering):
+  of = model("moe")
+  source, target = reshard.layout("hf", of), reshard.layout("vllm:tp=2,replicas=3,offset=1", of)
+
+  def body(group):
+    me = group.rank
+    mine = values(of, 1) if me == 0 else None
+    theirs, back = (zeros(target, me), zeros(target, me)) if me > 0 else (None, None)
+    sides = {"source": source, "source_tensors": mine, "target": target, "target_tensors": theirs}
+    if buffering == "doubled":
+      sides["back_tensors"] = back
+    host = f"host {(me + 1) // 2}"  # the trainer's, and one for each replica
+    with reshard.Session(group, **sides, buffering=buffering, routes="auto", host=host) as session:
+      for version in (1, 2):
+        if mine is not None:
+          for name, tensor in values(of, version).items():
+            mine[name].copy_(tensor)
+        session.refit(version)
+      session.verify()
+      relays = session.relays
+      assert relays["used"] == 1 and relays["hops"] > 1
+      # Each of three hosts wants everything.
+      assert relays["direct_bytes"] > 2.5 * relays["busiest_bytes"] >= 2.5 * relays["least_bytes"]
+      if me == 0:
+        assert sum(peer.sent for peer in session.peers) == relays["busiest_bytes"]
+      return back if session.target_version().buffer == 1 else theirs
+
+  got = in_threads(7, body)
+  for rank in range(6):
+    assert_equal(got[rank + 1], vllm_slices(values(of, 2), 2, rank % 2))
+
+
+def test_routes_on_one_host_are_direct():
+  of = model("dense")
+  source, target = reshard.layout("hf", of), reshard.layout("vllm:tp=1,replicas=2,offset=1", of)
+  direct = refit_all(3, source, target, lambda _, version: values(of, version), routes="auto")
+  assert_equal(direct[2], vllm_slices(values(of, 1), 1, 0))
+
+  def refused(group):
+    with pytest.raises(reshard.InvalidArgumentError, match="routes='relayed': must be one of 'direct', 'auto'"):
+      reshard.Session(group, source=source, target=target, source_tensors=None, target_tensors=None, routes="relayed")
+
+  in_threads(2, refused)
+
+
 @pytest.mark.parametrize("path", ["direct", "message"])
 def test_only_what_is_named_moves(path):
   of = model("moe")

@@ -21,10 +21,10 @@ nb::object given(const nb::object& argument) {
 void make_session(TensorSession* self, std::shared_ptr<Group> group, nb::object source,
                   nb::object target, nb::object source_tensors, nb::object target_tensors,
                   nb::object back_tensors, std::string buffering, std::string verify,
-                  std::string convert, std::string path, int threads, Index staging_bytes,
-                  double timeout, const Names& ignore, const Names& only, bool replan,
-                  bool snapshot, nb::object trace, nb::object on_phase, nb::object published,
-                  nb::object stream) {
+                  std::string convert, std::string path, std::string routes, std::string host,
+                  int threads, Index staging_bytes, double timeout, const Names& ignore,
+                  const Names& only, bool replan, bool snapshot, nb::object trace,
+                  nb::object on_phase, nb::object published, nb::object stream) {
   new (self) TensorSession(std::move(group), {.source = std::move(source),
                                               .source_tensors = std::move(source_tensors),
                                               .target = std::move(target),
@@ -35,6 +35,8 @@ void make_session(TensorSession* self, std::shared_ptr<Group> group, nb::object 
                                               .verify = std::move(verify),
                                               .convert = std::move(convert),
                                               .path = std::move(path),
+                                              .routes = std::move(routes),
+                                              .host = std::move(host),
                                               .threads = threads,
                                               .staging_bytes = staging_bytes,
                                               .timeout = timeout,
@@ -80,6 +82,10 @@ buffering       "in_place": the target is torn during a refit; "doubled": a refi
 verify          "always": every refit verifies before it commits; "never": only verify() does
 convert         the side that quantises and dequantises, "receiver" or "sender"
 path            "automatic"; "direct": ranks copy from each other's memory; "message"
+routes          "direct": ranks of the source send to all; "auto": ranks of the target on other hosts
+                also relay what they receive, where a host's network then carries at least a tenth
+                less (see docs/routes.md)
+host            for routes="auto": any name of this rank's host; "": the operating system's
 threads         that copy on the direct path; 0: one for each core
 staging_bytes   the most staging memory of this rank, at least 32 KiB, for messages and conversions
 timeout         seconds for each step of a call: then DeadlineError, on all ranks
@@ -210,6 +216,18 @@ nb::object why_slow_of(const TensorSession& session) {
 
 const Session& session_of(const TensorSession& x) { return x.session(); }
 
+nb::object relays_of(const TensorSession& session) {
+  const RelaySummary* relays = session.session().relays();
+  if (relays == nullptr) return nb::none();
+  nb::dict out;
+  out["used"] = relays->used ? 1 : 0;
+  out["direct_bytes"] = relays->direct_bytes;
+  out["busiest_bytes"] = relays->busiest_bytes;
+  out["least_bytes"] = relays->least_bytes;
+  out["hops"] = relays->hops;
+  return out;
+}
+
 void bind_properties(nb::class_<TensorSession>& bound) {
   bound.def_prop_ro("group", &TensorSession::group, "The ProcessGroup that it was made with.")
       .def_prop_ro(
@@ -238,6 +256,10 @@ void bind_properties(nb::class_<TensorSession>& bound) {
       .def_prop_ro(
           "conversions", [](const TensorSession& x) { return session_of(x).conversions(); },
           "How many tensors take which route.")
+      .def_prop_ro("relays", &relays_of, nb::sig("def relays(self) -> dict[str, int] | None"),
+                   "Bytes over network interfaces where routes=\"auto\" could choose, equal on all "
+                   "ranks: `used` (1 if ranks relay), `direct_bytes`, `busiest_bytes`, "
+                   "`least_bytes`, `hops` (docs/routes.md). None: all routes are direct.")
       .def_prop_ro("why_slow", &why_slow_of,
                    nb::sig("def why_slow(self) -> dict[str, typing.Any] | None"),
                    "What the trace of the last refit says, equal on all ranks; None without a "
@@ -303,11 +325,12 @@ void bind_session(nb::module_& m) {
       nb::arg("target").none(), nb::arg("source_tensors") = nb::none(),
       nb::arg("target_tensors") = nb::none(), nb::arg("back_tensors") = nb::none(),
       nb::arg("buffering") = "in_place", nb::arg("verify") = "never",
-      nb::arg("convert") = "receiver", nb::arg("path") = "automatic", nb::arg("threads") = 1,
-      nb::arg("staging_bytes") = kStaging, nb::arg("timeout") = 60.0,
-      nb::arg("ignore") = nb::tuple(), nb::arg("only") = nb::tuple(), nb::arg("replan") = false,
-      nb::arg("snapshot") = false, nb::arg("trace") = nb::none(), nb::arg("on_phase") = nb::none(),
-      nb::arg("published") = nb::none(), nb::arg("stream") = nb::none(),
+      nb::arg("convert") = "receiver", nb::arg("path") = "automatic", nb::arg("routes") = "direct",
+      nb::arg("host") = "", nb::arg("threads") = 1, nb::arg("staging_bytes") = kStaging,
+      nb::arg("timeout") = 60.0, nb::arg("ignore") = nb::tuple(), nb::arg("only") = nb::tuple(),
+      nb::arg("replan") = false, nb::arg("snapshot") = false, nb::arg("trace") = nb::none(),
+      nb::arg("on_phase") = nb::none(), nb::arg("published") = nb::none(),
+      nb::arg("stream") = nb::none(),
       nb::sig("def __init__(self, group: ProcessGroup, *, source: Layout, target: Layout, "
               "source_tensors: typing.Any = None, target_tensors: typing.Any = None, "
               "back_tensors: typing.Any = None, "
@@ -315,6 +338,7 @@ void bind_session(nb::module_& m) {
               "verify: typing.Literal['never', 'always'] = 'never', "
               "convert: typing.Literal['receiver', 'sender'] = 'receiver', "
               "path: typing.Literal['automatic', 'direct', 'message'] = 'automatic', "
+              "routes: typing.Literal['direct', 'auto'] = 'direct', host: str = '', "
               "threads: int = 1, staging_bytes: int = 67108864, timeout: float = 60.0, "
               "ignore: str | collections.abc.Iterable[str] = (), "
               "only: str | collections.abc.Iterable[str] = (), replan: bool = False, "

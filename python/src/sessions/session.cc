@@ -44,6 +44,9 @@ constexpr Choice<RefitPath> kPath[] = {{"automatic", RefitPath::automatic},
                                        {"direct", RefitPath::direct},
                                        {"message", RefitPath::message}};
 
+constexpr Choice<RouteMode> kRoutes[] = {{"direct", RouteMode::direct},
+                                         {"auto", RouteMode::automatic}};
+
 /// The same without "rank 3: ", which the library adds.
 std::string trouble_of(const std::exception_ptr& thrown, Rank me) {
   std::string text = text_of(thrown);
@@ -155,6 +158,8 @@ SessionOptions TensorSession::options_of(const SessionArguments& arguments) {
   options.buffering = choice_of("buffering", arguments.buffering, kBuffering);
   options.verify = choice_of("verify", arguments.verify, kVerify);
   options.convert = choice_of("convert", arguments.convert, kConvert);
+  options.routes = choice_of("routes", arguments.routes, kRoutes);
+  options.host = arguments.host;
   options.replan = arguments.replan;
   options.snapshot = arguments.snapshot;
   if (given(arguments.trace)) options.trace.path = path_of(arguments.trace);

@@ -22,7 +22,7 @@ namespace reshard::python {
 struct SessionArguments {
   nb::object source{}, source_tensors{}, target{}, target_tensors{}, back_tensors{};
   nb::object stream{};
-  std::string buffering{}, verify{}, convert{}, path{};
+  std::string buffering{}, verify{}, convert{}, path{}, routes{}, host{};
   int threads = 1;
   Index staging_bytes = 0;
   double timeout = 0;
