@@ -63,10 +63,11 @@ wheels: build ## the wheels for others, build-wheels/dist/: x86_64 and aarch64, 
 	@tools/wheels.sh $(BUILD)-wheels $(JOBS) $(BUILD)/generated
 
 .PHONY: wheels-test
-wheels-test: ## tries those wheels in bare Debian 11, 12 and 13, and for arm64 in Debian 12 under qemu
+wheels-test: ## tries those wheels in bare Debian 11, 12 and 13, and for arm64 in Debian 12 under qemu, with the C++ tests of the lowest rooms
 	@tools/install_deps.sh wheels
 	@for system in bullseye bookworm trixie 'bookworm arm64'; do \
 	  tools/wheels/try.sh $(BUILD)-wheels/systems $(BUILD)-wheels/dist $$system || exit 1; done
+	@tools/wheels/test_arm64.sh $(BUILD)-wheels $(JOBS) $(BUILD)-wheels/systems/bookworm-arm64 base index layout sharding memory transform
 
 # Opt-in: as long as wheels. docs/release.md
 .PHONY: release

@@ -78,6 +78,17 @@ build_wheel() { # <arch> <version>
     --wheel-dir "$folder/raw" "${settings[@]/#/--config-settings=}"
 }
 
+# auditwheel knows the policies of one machine. What it is told to leave out, transports load when they are asked for, from
+# a system that has it.
+repair_wheel() { # <arch>
+  PATH=$tools/bin:$PATH quietly "$tools/bin/python" -c 'import platform, sys
+arch = sys.argv.pop(1)
+platform.machine = lambda: arch
+from auditwheel.main import main
+sys.exit(main())' "$1" repair --plat "manylinux_2_28_$1" --only-plat --exclude 'libmpi.so.*' --exclude 'libmpich.so.*' \
+    --exclude 'libucp.so.*' --exclude 'libucs.so.*' --wheel-dir "$folder/dist" "$folder"/raw/reshard-*.whl
+}
+
 rm -rf "$folder/dist" && mkdir "$folder/dist"
 quietly "$folder/env-${versions[0]}/bin/python" -c 'import sys, scikit_build_core.build as build
 build.build_sdist(sys.argv[1])' "$folder/dist"
@@ -92,10 +103,7 @@ for arch in "$@"; do
     rm -rf "$folder/raw"
     build_wheel "$arch" "$version"
     [ "$arch-$version" != "x86_64-${versions[0]}" ] || cp "$folder/x86_64/build/python/reshard/_core.pyi" "$folder/_core.pyi"
-    # Transports load these when they are asked for, from the system that has them.
-    PATH=$tools/bin:$PATH quietly "$tools/bin/python" -m auditwheel repair --plat "manylinux_2_28_$arch" --only-plat \
-      --exclude 'libmpi.so.*' --exclude 'libmpich.so.*' --exclude 'libucp.so.*' --exclude 'libucs.so.*' \
-      --wheel-dir "$folder/dist" "$folder"/raw/reshard-*.whl
+    repair_wheel "$arch"
   done
   echo "wheels: $arch in $SECONDS s"
 done
