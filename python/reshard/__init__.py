@@ -41,6 +41,7 @@ from reshard._core import (
   PendingRefit,
   PlacedBox,
   Plan,
+  Prediction,
   ProcessGroup,
   PublishedVersion,
   QuantisedMatrix,
@@ -59,6 +60,7 @@ from reshard._core import (
   VerifiedCheckpoint,
   VerifyReport,
   amax,
+  cluster_names,
   compare_fingerprints,
   convert,
   copy_ceiling,
@@ -101,6 +103,7 @@ from reshard._errors import (
 from reshard._explain import explain
 from reshard._ray import from_ray
 from reshard._rendezvous import from_store, from_torch
+from reshard._sweep import Sweep, sweep
 
 __all__ = [
   "AbortedError",
@@ -136,6 +139,7 @@ __all__ = [
   "PendingRefit",
   "PlacedBox",
   "Plan",
+  "Prediction",
   "ProcessGroup",
   "PublishedVersion",
   "QuantisedMatrix",
@@ -144,6 +148,7 @@ __all__ = [
   "RefitReport",
   "Session",
   "SessionReport",
+  "Sweep",
   "SynthesizeReport",
   "TargetVersion",
   "Tensor",
@@ -155,6 +160,7 @@ __all__ = [
   "VerifiedCheckpoint",
   "VerifyReport",
   "amax",
+  "cluster_names",
   "compare_fingerprints",
   "convert",
   "copy_ceiling",
@@ -184,6 +190,7 @@ __all__ = [
   "quantise",
   "quantise_layout",
   "rules_layout",
+  "sweep",
   "synthesize",
   "tensor_kinds",
   "traced",

@@ -15,6 +15,7 @@ void bind_full_tensors(nb::module_& m);
 void bind_layout_builder(nb::module_& m);
 void bind_rank_plans(nb::module_& m);
 void bind_plan(nb::module_& m);
+void bind_simulation(nb::module_& m);
 void bind_buffers(nb::module_& m);
 void bind_tensor_facts(nb::module_& m);
 void bind_group(nb::module_& m);
@@ -48,6 +49,7 @@ NB_MODULE(_core, m) {
   bind_layout_builder(m);
   bind_rank_plans(m);
   bind_plan(m);
+  bind_simulation(m);
   bind_buffers(m);
   bind_tensor_facts(m);
   bind_group(m);

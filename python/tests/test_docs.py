@@ -115,6 +115,13 @@ def update_weights(loss):
   runs("background.md", [block, calls + "\nprint(served)"], tmp_path, prelude)
 
 
+def test_the_block_on_simulation_runs(tmp_path):
+  pytest.importorskip("matplotlib")
+  (block,) = blocks_of("simulation.md")
+  printed = runs("simulation.md", [block], tmp_path)
+  assert "replicas" in printed and "auto" in printed and (tmp_path / "replicas.png").exists()
+
+
 def test_the_block_on_loading_and_saving_runs(tmp_path):
   pytest.importorskip("torch")
   prelude = """
