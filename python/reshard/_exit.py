@@ -3,7 +3,9 @@
 
 import atexit
 
-from reshard import _core
+from reshard import _core, _log
 
-# Registered on import: it runs after the threads that Python waits for, and before modules go.
+# Registered on import: they run after the threads that Python waits for, and before modules go. The last runs first, so
+# that events of groups that end are still in the log.
+atexit.register(_log.end)
 atexit.register(_core.shut_groups)

@@ -27,6 +27,7 @@ void bind_fingerprints(nb::module_& m);
 void bind_quantise(nb::module_& m);
 void bind_checkpoints(nb::module_& m);
 void bind_transports(nb::module_& m);
+void bind_log(nb::module_& m);
 void watch_arguments(nb::module_& m);
 
 }  // namespace reshard::python
@@ -61,5 +62,6 @@ NB_MODULE(_core, m) {
   bind_quantise(m);
   bind_checkpoints(m);
   bind_transports(m);
+  bind_log(m);
   watch_arguments(m);
 }
