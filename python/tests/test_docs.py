@@ -136,6 +136,18 @@ by_rank = {0: reshard.hf.load("path", layout, 0)}
   assert reshard.verify(tmp_path / "path", tmp_path / "whole").equal
 
 
+def test_the_block_on_routes_runs(tmp_path):
+  pytest.importorskip("torch")
+  prelude = """
+import reshard, torch
+model = reshard.Model.from_tensors("rows", {"rows": ((4, 8), "float32")})
+trainer, engine, (group,) = reshard.layout("hf", model), reshard.layout("hf", model), reshard.local(1)
+mine, theirs = {"rows": torch.ones(4, 8)}, {"rows": torch.zeros(4, 8)}
+"""
+  (block,) = blocks_of("routes.md")
+  assert runs("routes.md", [block, "print(theirs['rows'].sum())"], tmp_path, prelude) == "tensor(32.)\n"
+
+
 def test_the_block_on_the_layout_of_live_tensors_runs(tmp_path):
   pytest.importorskip("torch")
   prelude = """

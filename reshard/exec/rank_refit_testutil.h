@@ -58,18 +58,69 @@ TEST_P(RefitOverTransport, puts_every_element_in_place) {
   EXPECT_EQ(outcome(ended), "");
 }
 
+/// Replicas that relay what they receive, on hosts of one rank or two.
+struct RelayedLayouts {
+  RefitLayouts layouts;
+  int per_host = 1;
+};
+
+inline std::vector<RelayedLayouts> relayed_layouts() {
+  return {
+      {{"chain", wide_moe(), "megatron:tp=1", "vllm:tp=1,replicas=4,offset=1", 5}, 1},
+      {{"hosts_of_two", wide_moe(), "megatron:tp=2,pp=2", "vllm:tp=2,replicas=3,offset=3", 9}, 2},
+      {{"casts", wide_moe(), "megatron:tp=2,dtype=float32", "vllm:tp=1,replicas=3,offset=2", 5}, 1},
+  };
+}
+
+class RelaysOverTransport
+    : public testing::TestWithParam<
+          std::tuple<TransportUnderTest, std::tuple<RelayedLayouts, RefitWay>>> {};
+
+TEST_P(RelaysOverTransport, put_every_element_in_place) {
+  const auto& [transport, job] = GetParam();
+  const RelayedLayouts& relayed = std::get<0>(job);
+  RefitWay way = std::get<1>(job);
+  if (way.takes == "direct") way.takes = "";  // relayed bytes are in messages
+  const Planner direct = planner_of(relayed.layouts);
+  RelayOptions places;
+  places.least_gain = 0;
+  for (int r = 0; r < relayed.layouts.ranks; ++r)
+    places.places.domain.push_back(r / relayed.per_host);
+  places.places.nic = places.places.domain;
+  const Planner planner =
+      *Planner::make(direct.shared_source(), direct.shared_target(),
+                     {{}, {}, std::make_shared<const RelayOptions>(std::move(places))});
+  EXPECT_TRUE(planner.uses_relays());
+  const auto ended = transport.run(relayed.layouts.ranks, [&](RankEnds& ends) {
+    EXPECT_EQ(outcome(refit_as_rank(ends, planner, way)), "");
+  });
+  EXPECT_EQ(outcome(ended), "");
+}
+
+inline std::string relays_case_name(
+    const testing::TestParamInfo<RelaysOverTransport::ParamType>& info) {
+  const auto& [relayed, way] = std::get<1>(info.param);
+  return relayed.layouts.name + "_" + way.name;
+}
+
 inline std::string refit_case_name(
     const testing::TestParamInfo<RefitOverTransport::ParamType>& info) {
   const auto& [layouts, way] = std::get<1>(info.param);
   return layouts.name + "_" + way.name;
 }
 
-#define RESHARD_TEST_REFITS(Name, under_test)                                                  \
-  INSTANTIATE_TEST_SUITE_P(                                                                    \
-      Name, RefitOverTransport,                                                                \
-      testing::Combine(                                                                        \
-          testing::Values(under_test),                                                         \
-          testing::ValuesIn(combinations(refit_layouts(), refit_ways(), 3, first_of(#Name)))), \
-      refit_case_name)
+#define RESHARD_TEST_REFITS(Name, under_test)                                                    \
+  INSTANTIATE_TEST_SUITE_P(                                                                      \
+      Name, RefitOverTransport,                                                                  \
+      testing::Combine(                                                                          \
+          testing::Values(under_test),                                                           \
+          testing::ValuesIn(combinations(refit_layouts(), refit_ways(), 3, first_of(#Name)))),   \
+      refit_case_name);                                                                          \
+  INSTANTIATE_TEST_SUITE_P(                                                                      \
+      Name, RelaysOverTransport,                                                                 \
+      testing::Combine(                                                                          \
+          testing::Values(under_test),                                                           \
+          testing::ValuesIn(combinations(relayed_layouts(), refit_ways(), 3, first_of(#Name)))), \
+      relays_case_name)
 
 }  // namespace reshard
