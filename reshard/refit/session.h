@@ -55,8 +55,7 @@ struct SessionOptions {
   ConversionSide convert = ConversionSide::receiver;
   /// Who sends. RouteMode::automatic: also ranks of the target relay what they have received to
   /// ranks on other hosts, if the busiest host's network then carries at least a tenth less. Not
-  /// with values that are converted between stored forms, memory of GPUs, transports that move
-  /// messages in rounds, or RefitPath::direct: then as RouteMode::direct. docs/routes.md.
+  /// with a quantised side, nor with RefitPath::direct: then as RouteMode::direct. docs/routes.md.
   RouteMode routes = RouteMode::direct;
   /// Any name of this rank's host, for RouteMode::automatic: ranks that pass equal names share a
   /// network interface. Empty: as the operating system identifies the host.

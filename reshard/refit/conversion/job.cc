@@ -43,8 +43,7 @@ Result<std::shared_ptr<const RelayOptions>> Job::find_places(const JobInput& inp
   // The same on all ranks.
   if (options.routes == RouteMode::direct || options.refit.path == RefitPath::direct)
     return std::shared_ptr<const RelayOptions>();
-  const bool able = gpu() == nullptr && input.transport.capabilities().message &&
-                    !input.transport.capabilities().rounds;
+  const bool able = input.transport.capabilities().message;
   const std::string host = options.host.empty() ? host_identity() : options.host;
   return or_end(group_,
                 gather_places(able ? host : std::string(), group_.control, group_.deadline()));

@@ -8,6 +8,7 @@
 #include <csignal>
 #include <numeric>
 
+#include "reshard/exec/refit_rank_testutil.h"
 #include "reshard/plan/relays/random_replicas_testutil.h"
 #include "reshard/refit/session/session_testutil.h"
 #include "reshard/transport/inproc/inproc.h"
@@ -136,6 +137,38 @@ TEST(SessionRoutes, need_a_name_of_the_host_that_is_not_too_long) {
                   if (ends.rank() == Rank(2)) options.host = std::string(2000, 'x');
                   expect_error(memory.prepare(ends, options), Code::invalid_argument,
                                {"rank 2", "the name of the host has 2000 bytes"});
+                })),
+            "");
+}
+
+TEST(SessionRoutes, relay_from_the_memory_of_gpus) {
+  const SessionLayouts job = one_trainer(3);
+  const Planner planner = *Planner::make(job.from, job.to);
+  const auto side_of = [](const std::shared_ptr<const ModelLayout>& layout, Rank me) {
+    const std::vector<Rank> ranks(layout->ranks().contains(me) ? 1 : 0, me);
+    return RefitRankSide(*RankBuffers::allocate(layout, ranks), me.value() != 2);
+  };
+  EXPECT_EQ(outcome(run_group_as_threads<InprocGroup>(
+                job.ranks,
+                [&](RankEnds& ends) {
+                  const RefitRankSide from = side_of(job.from, ends.rank()),
+                                      to = side_of(job.to, ends.rank());
+                  fill_values(from.host);
+                  ASSERT_EQ(outcome(from.write()), "");
+                  SessionOptions options;
+                  options.verify = VerifyMode::always;
+                  auto session = Session::prepare(*ends.transport, *ends.control,
+                                                  {.layout = job.from, .buffers = from.buffers()},
+                                                  {.layout = job.to, .buffers = to.buffers()},
+                                                  relayed(options, ends.rank(), own_host));
+                  ASSERT_EQ(outcome(session), "");
+                  ASSERT_TRUE(session->relays() != nullptr && session->relays()->used);
+                  for (const int version : {1, 2}) {
+                    ASSERT_EQ(outcome(session->refit(version)), "");
+                    ASSERT_EQ(outcome(to.read()), "");
+                    EXPECT_EQ(count_wrong_values(planner, to.host), 0);
+                  }
+                  EXPECT_EQ(outcome(ends.control->quiesce(patient())), "");
                 })),
             "");
 }
