@@ -60,7 +60,8 @@ def main():
       rank.start()
     for rank in ranks:
       rank.join()
-    assert [rank.exitcode for rank in ranks] == [0, 0]
+    ended = [rank.exitcode for rank in ranks]
+    assert ended == [0, 0], f"the processes ended with {ended}"
   for transport in reshard.transports():
     print(f"  {transport.name:8} {'ready' if transport.available else transport.reason}")
   print(f"wheel: works, in {time.monotonic() - begin:.1f} s")

@@ -43,17 +43,18 @@ if [ ! -e "$prefix/complete" ]; then
   package() { # <package> <targets...>: a config of static libraries that have the targets' names
     mkdir -p "$prefix/lib/cmake/$1"
     local target
+    echo 'include_guard()' >"$prefix/lib/cmake/$1/${1,,}-config.cmake"
     for target in "${@:2}"; do
       echo "add_library($target INTERFACE IMPORTED)"
       echo "target_include_directories($target INTERFACE $prefix/include)"
       echo "target_link_libraries($target INTERFACE $prefix/lib/lib${target#*::}.a)"
-    done >"$prefix/lib/cmake/$1/$1-config.cmake"
+    done >>"$prefix/lib/cmake/$1/${1,,}-config.cmake"
   }
   package rapidcheck rapidcheck
   package GTest GTest::gtest_main GTest::gmock GTest::gtest
   package benchmark benchmark::benchmark benchmark::benchmark_main
   echo "target_link_libraries(GTest::gmock INTERFACE GTest::gtest)
-target_link_libraries(GTest::gtest_main INTERFACE GTest::gtest)" >>"$prefix/lib/cmake/GTest/GTest-config.cmake"
+target_link_libraries(GTest::gtest_main INTERFACE GTest::gtest)" >>"$prefix/lib/cmake/GTest/gtest-config.cmake"
   touch "$prefix/complete"
 fi
 
@@ -62,6 +63,10 @@ cmake -G Ninja -S . -B "$place/build" -DCMAKE_BUILD_TYPE=Release -DCMAKE_TOOLCHA
   -DRESHARD_WHEEL_ARCH=aarch64 -DRESHARD_WHEEL_TOOLS="$place" -DRESHARD_WITH_CUDA=OFF -DRESHARD_DEV=ON -DRESHARD_WITH_GLOO=OFF \
   -DGTest_DIR="$prefix/lib/cmake/GTest" -Drapidcheck_DIR="$prefix/lib/cmake/rapidcheck" -Dbenchmark_DIR="$prefix/lib/cmake/benchmark" \
   -DCMAKE_CROSSCOMPILING_EMULATOR="qemu-aarch64-static;-L;$system" >>"$log" 2>&1
+# qemu notes each page of address space that a program reserves, and reshard reserves 4 TiB where there is as much. The
+# tests that ask for it are left out.
+export GTEST_FILTER=-AddressRange.has_more_bytes_than_the_machine_has_memory:AddressRange.gives_addresses_back
+export QEMU_RESERVED_VA=32G
 for room in "$@"; do
   cmake --build "$place/build" -j "$jobs" --target "reshard_${room}_tests" >>"$log" 2>&1
   SECONDS=0
