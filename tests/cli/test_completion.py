@@ -118,6 +118,10 @@ class OtherShells(Shell):
         self.said("zsh", "-n", script)
         loaded = f"autoload -U compinit && compinit -u -d {self.d}/dump && source {script} && echo $_comps[reshard]"
         self.assertEqual(self.said("zsh", "-f", "-c", loaded), "_reshard\n")
+        (self.d / "functions").mkdir()
+        script.rename(self.d / "functions" / "_reshard")
+        found = f"fpath=({self.d}/functions $fpath) && autoload -U compinit && compinit -u -d {self.d}/dump2 && echo $_comps[reshard]"
+        self.assertEqual(self.said("zsh", "-f", "-c", found), "_reshard\n")
 
     def test_fish_completes(self):
         self.need("fish")

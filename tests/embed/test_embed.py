@@ -82,6 +82,7 @@ def builds(arguments, folder):
   prefix = folder / "prefix"
   run(["cmake", "--install", arguments.build, "--prefix", prefix])
   check_headers(arguments.source, prefix)
+  check_printed(prefix)
   if arguments.link == "pkg-config":
     yield build_by_hand(arguments, prefix, folder / "build")
     return
@@ -117,6 +118,18 @@ def build_by_hand(arguments, prefix, out):
     run([*compiler, "-c", source, "-o", compiled, *said("--cflags")])
     run([*compiler, compiled, "-o", out / program, *said("--libs"), f"-Wl,-rpath,{said('--variable=libdir')[0]}"])
   return out
+
+
+def check_printed(prefix):
+  """The manual page and the completions are those that the installed program prints."""
+  for file, words in {
+    "man/man1/reshard.1": ["man"],
+    "bash-completion/completions/reshard": ["completion", "bash"],
+    "zsh/site-functions/_reshard": ["completion", "zsh"],
+    "fish/vendor_completions.d/reshard.fish": ["completion", "fish"],
+  }.items():
+    if (prefix / "share" / file).read_text() != run([prefix / "bin" / "reshard", *words]):
+      sys.exit(f"share/{file} is not what `reshard {' '.join(words)}` prints")
 
 
 def check_headers(source, prefix):
