@@ -81,6 +81,20 @@ TEST(SessionSteady, allocates_nothing_in_any_thread) {
       }
 }
 
+TEST(SessionSteady, allocates_nothing_where_ranks_relay) {
+  const SessionLayouts job(wide_moe(), "megatron:tp=1", "vllm:tp=1,replicas=3,offset=1", kRanks);
+  EXPECT_EQ(outcome(run_group_as_threads<InprocGroup>(
+                kRanks,
+                [&](RankEnds& ends) {
+                  SessionOptions options;
+                  options.routes = RouteMode::automatic;
+                  options.host = "host " + std::to_string(ends.rank().value());
+                  const auto counts = steady_counts(ends, job, options);
+                  EXPECT_EQ(std::ranges::min(counts), 0) << testing::PrintToString(counts);
+                })),
+            "");
+}
+
 /// many_refits() versions, each verified. Memory is counted at the end and after the first fifth of
 /// them, when the heap has all that it needs.
 void refit_often(RankEnds& ends, const SessionLayouts& job, Buffering buffering, RefitPath path,
