@@ -15,6 +15,9 @@ from reshard._units import human_bytes, human_seconds, table
 
 __all__ = ["Sweep", "sweep"]
 
+#: Where the longest time is more than so many times the shortest, the axis of a plot is logarithmic.
+_LINEAR = 20
+
 
 class Sweep:
   """What sweep() found. `rows` are dicts, for pandas.DataFrame(found.rows); str(found) is a table."""
@@ -62,7 +65,12 @@ class Sweep:
     if all(isinstance(number, int | float) and number > 0 for number in numbers) and max(numbers) > 4 * min(numbers):
       axes.set_xscale("log", base=2)
       axes.set_xticks(sorted(numbers), [str(number) for number in sorted(numbers)])
-    axes.set(xlabel=first, ylabel="seconds", ylim=(0, None), title="predicted, and dotted the bound")
+    axes.set(xlabel=first, ylabel="seconds", title="predicted, and dotted the bound")
+    seconds = [row["predicted_seconds"] for row in self.rows]
+    if max(seconds) > _LINEAR * min(seconds) > 0:
+      axes.set_yscale("log")
+    else:
+      axes.set_ylim(0, None)
     axes.legend()
     if path is not None:
       figure.savefig(path)
