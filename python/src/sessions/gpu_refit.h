@@ -2,7 +2,7 @@
 // What reshard.InProcessRefit does where all ranks' memory is on one GPU.
 #pragma once
 
-#include "python/src/plan.h"
+#include "python/src/plans/plan.h"
 #include "python/src/tensors/buffers.h"
 #include "reshard/exec/refit_options.h"
 #include "reshard/refit/device_refit.h"

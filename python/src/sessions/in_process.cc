@@ -6,7 +6,7 @@
 #include <unistd.h>
 
 #include "python/src/collectable.h"
-#include "python/src/plan.h"
+#include "python/src/plans/plan.h"
 #include "python/src/sessions/gpu_refit.h"
 #include "python/src/tensors/buffers.h"
 #include "reshard/base/number_text.h"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "python/src/plan.h"
+#include "python/src/plans/plan.h"
 
 #include <fmt/format.h>
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <fmt/format.h>
 
-#include "python/src/plan.h"
+#include "python/src/plans/plan.h"
 #include "reshard/base/number_text.h"
 #include "reshard/io/plan_json.h"
 

@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "python/src/plan.h"
+#include "python/src/plans/plan.h"
 #include "reshard/base/number_text.h"
 #include "reshard/io/cluster_file.h"
 #include "reshard/io/example_configs.h"
