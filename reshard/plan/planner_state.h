@@ -77,7 +77,7 @@ class Planner::State {
   // relayed_plan.cc
   void add_relays(const RelayOptions& options);
   void plant_trees(const RankPlaces& places);
-  void number_chains();
+  bool number_chains();
   Index busiest_nic(const RankPlaces& places) const;
   Index least_nic(const RankPlaces& places) const;
   /// The place of a tree on the lines of supplies: after all ranks.

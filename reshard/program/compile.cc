@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "reshard/program/compile.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 
 #include "reshard/base/check.h"
@@ -38,8 +40,20 @@ Index most_of_chain(Index bytes, std::int32_t hops, const CompileOptions& option
   return std::min(wanted, most_staged(options));
 }
 
+/// Bits of a message id that count the chunks of a chain.
+constexpr int kChunkBits = 24;
+
+Result<> check_chain(Index bytes, Index pieces, Index most) {
+  constexpr Index kMaxChunks = Index{1} << kChunkBits;
+  // Pieces with chunks of their own may leave one before them that is not full.
+  if (bytes / most + 2 * pieces + 1 <= kMaxChunks) return {};
+  return fail(Code::unsupported,
+              fmt::format("a chain of relays of {} bytes has more than {} messages of {} bytes; "
+                          "give ranks more staging, or leave routes direct",
+                          bytes, kMaxChunks, most));
+}
+
 std::uint64_t id_in_chain(const RelayHop& relay, std::size_t chunk) {
-  constexpr int kChunkBits = 24;
   RESHARD_CHECK(chunk >> kChunkBits == 0);
   const std::uint64_t id = (static_cast<std::uint64_t>(relay.chain) + 1) << kChunkBits | chunk;
   RESHARD_CHECK(id < kForwarded);
@@ -247,6 +261,7 @@ Result<> Compiler::add_chain(std::span<const Transfer> chain, bool is_send,
     bytes += pieces.back().bytes;
   }
   const Index most = program::most_of_chain(bytes, relay.hops, options);
+  RESHARD_TRY(program::check_chain(bytes, std::ssize(pieces), most));
   const program::PairChunks cut =
       program::chunks_of_chain(pieces, {most, std::min(options.in_place_bytes, most)});
   const Side side = side_of(chain, is_send, options);

@@ -67,7 +67,8 @@ struct CompileOptions {
 };
 
 /// Compiles one rank's part of a plan: `part` is Planner::rank_plan() of the rank. Not collective;
-/// needs no memory. Errors: Code::unsupported if sub-byte elements begin inside a byte.
+/// needs no memory. Errors: Code::unsupported if sub-byte elements begin inside a byte, or staging
+/// is too small for a chain of relays.
 Result<Program> compile_rank(const Planner& planner, const RankPlan& part,
                              const CompileOptions& options);
 

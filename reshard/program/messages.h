@@ -36,6 +36,10 @@ std::uint64_t progress_of(Index before, Index chunk, Index bytes, Index shift,
 /// The most bytes of a chunk of a chain of relays. At least 64, a multiple of 64.
 Index most_of_chain(Index bytes, std::int32_t hops, const CompileOptions& options);
 
+/// Errors: `unsupported` for a chain of so many bytes in so many pieces that its chunks, of at most
+/// `most` bytes, have no ids.
+Result<> check_chain(Index bytes, Index pieces, Index most);
+
 /// The id of a chunk's message on a hop. Above those of other messages of the ranks; the same from
 /// hop to hop but for kForwarded.
 std::uint64_t id_in_chain(const RelayHop& relay, std::size_t chunk);

@@ -252,5 +252,29 @@ RC_GTEST_PROP(CompiledMessages, at_most_a_window_of_exchanges_is_in_progress, ()
   }
 }
 
+TEST(Chains, with_too_many_messages_for_their_staging_are_refused) {
+  ModelConfig config = tiny_dense();
+  config.vocab_size = Index{1} << 20;
+  config.hidden_size = Index{1} << 16;  // 128 GiB of embeddings
+  const auto model = model_of(config);
+  RelayOptions relays;
+  relays.places = {{0, 1, 2}, {0, 1, 2}};
+  const Planner planner =
+      *Planner::make(layout_of("megatron:tp=1", model, config),
+                     layout_of("megatron:tp=1,dp=2,offset=1", model, config),
+                     {{}, {}, std::make_shared<const RelayOptions>(std::move(relays))});
+  ASSERT_TRUE(planner.uses_relays());
+  CompileOptions options;
+  options.world = 3;
+  options.staging_bytes = Index{32} << 10;
+  options.path_from = options.path_to = [](Rank) { return PairPath::message; };
+  const auto refused = compile_rank(planner, planner.rank_plan(Rank(1)), options);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code, Code::unsupported);
+  EXPECT_NE(refused.error().message.find("give ranks more staging"), std::string::npos);
+  options.staging_bytes = Index{64} << 20;
+  EXPECT_TRUE(compile_rank(planner, planner.rank_plan(Rank(1)), options));
+}
+
 }  // namespace
 }  // namespace reshard::program

@@ -66,8 +66,8 @@ void Planner::State::plant_trees(const RankPlaces& places) {
   }
 }
 
-/// Numbers the chains: (supply, tree, share of the supply, stripe).
-void Planner::State::number_chains() {
+/// Numbers the chains: (supply, tree, share of the supply, stripe). False: there are too many.
+bool Planner::State::number_chains() {
   Index next = 0;
   for (std::size_t s = 0; s < supplies_.size(); ++s)
     demand_[s].for_each_overlap(0, demand_[s].bytes(), [&](Rank on, Index, Index) {
@@ -75,7 +75,7 @@ void Planner::State::number_chains() {
       chains_[{s, on}] = next;
       next += static_cast<Index>(balance_.shares[s].size()) * tree_of(on).stripes();
     });
-  RESHARD_CHECK(next < kMaxChains);
+  return next < kMaxChains;
 }
 
 Index Planner::State::chain_of(std::size_t supply, Rank tree, Rank holder, int stripe) const {
@@ -152,10 +152,10 @@ void Planner::State::add_relays(const RelayOptions& options) {
   auto direct = std::move(balance_);
   find_demand();
   balance_ = balance(supplies_);
-  number_chains();
+  const bool numbered = number_chains();
   const Index relayed = busiest_nic(options.places);
-  if (static_cast<double>(summary.direct_bytes) >=
-      static_cast<double>(relayed) * options.least_gain) {
+  if (numbered && static_cast<double>(summary.direct_bytes) >=
+                      static_cast<double>(relayed) * options.least_gain) {
     summary.used = true;
     summary.busiest_bytes = relayed;
     for (const RelayTree& tree : trees_) summary.hops = std::max(summary.hops, tree.hops());
