@@ -56,7 +56,7 @@ megatron-env: deps
 python: deps python-env ## build the Python package as a wheel, and install it into build/venv
 	@tools/python_wheel.sh $(BUILD)
 
-# Opt-in: takes ten minutes, and the compiler and the build folders 1.5 GB. docs/install.md
+# Opt-in: takes half an hour on two cores, and the compiler and the build folders 1.5 GB. docs/install.md
 .PHONY: wheels
 wheels: build ## the wheels for others, build-wheels/dist/: x86_64 and aarch64, Python 3.10 and later, any Linux of glibc 2.28
 	@tools/install_deps.sh build test wheels
