@@ -67,7 +67,7 @@ struct RelayedLayouts {
 inline std::vector<RelayedLayouts> relayed_layouts() {
   return {
       {{"chain", wide_moe(), "megatron:tp=1", "vllm:tp=1,replicas=4,offset=1", 5}, 1},
-      {{"hosts_of_two", wide_moe(), "megatron:tp=2,pp=2", "vllm:tp=2,replicas=3,offset=3", 9}, 2},
+      {{"hosts_of_two", wide_moe(), "megatron:tp=2,pp=2", "vllm:tp=2,replicas=3,offset=2", 8}, 2},
       {{"casts", wide_moe(), "megatron:tp=2,dtype=float32", "vllm:tp=1,replicas=3,offset=2", 5}, 1},
   };
 }

@@ -13,6 +13,7 @@
 
 namespace reshard {
 GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(RefitOverTransport);
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(RelaysOverTransport);
 namespace {
 
 constexpr int kWarm = 4, kCounted = 12;
