@@ -7,13 +7,15 @@ import itertools
 import os
 import string
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, Literal, cast
 
 from reshard import _core
 from reshard._errors import InvalidArgumentError
 from reshard._units import human_bytes, human_seconds, table
 
 __all__ = ["Sweep", "sweep"]
+
+Routes = Literal["direct", "auto"]
 
 #: Where the longest time is more than so many times the shortest, the axis of a plot is logarithmic.
 _LINEAR = 20
@@ -83,7 +85,7 @@ def sweep(
   target: str,
   cluster: Any,
   *,
-  routes: str | Sequence[str] = "direct",
+  routes: Routes | Sequence[Routes] = "direct",
   only: str | Iterable[str] = (),
   **sizes: Sequence[Any],
 ) -> Sweep:
@@ -110,7 +112,7 @@ def sweep(
     what = f"no sizes for {{{missing[0]}}}" if missing else f"no notation has {{{unused[0]}}}" if unused else "no sizes"
     raise InvalidArgumentError(f"sweep: {what}")
   clusters = list(cluster) if isinstance(cluster, list | tuple) else [cluster]
-  modes = [routes] if isinstance(routes, str) else list(routes)
+  modes = cast("list[Routes]", [routes] if isinstance(routes, str) else list(routes))
   rows: list[dict[str, Any]] = []
   for values in itertools.product(*sizes.values()):
     of = dict(zip(sizes, values, strict=True))

@@ -55,6 +55,8 @@ def test_a_cluster_is_a_name_a_file_or_a_dict(model, tmp_path):
     plan.simulate("dgx-h100-40g")
   with pytest.raises(reshard.CorruptError, match="ranks_per_host"):
     plan.simulate({"name": "none"})
+  with pytest.raises(TypeError, match="cluster cannot be written as JSON"):
+    plan.simulate({"name": object()})
   with pytest.raises(TypeError, match="cluster must be a name, a path or a dict, not int"):
     plan.simulate(3)
   with pytest.raises(reshard.InvalidArgumentError, match="must be one of 'direct', 'auto'"):
@@ -88,8 +90,11 @@ def test_a_sweep_has_a_prediction_for_every_combination(model, tmp_path):
   figure = found.plot(tmp_path / "sweep.png")
   (axes,) = figure.axes
   assert (tmp_path / "sweep.png").stat().st_size > 10_000
-  assert len(axes.lines) == 2 * 4 and axes.get_ylim()[0] == 0 and axes.get_xlabel() == "replicas"
+  assert len(axes.lines) == 2 * 4 and axes.get_yscale() == "log" and axes.get_xlabel() == "replicas"
   assert [t.get_text() for t in axes.get_legend().get_texts()][0] == "tp 4, routes direct"
+  few = reshard.Sweep([row for row in found.rows if row["tp"] == 8], ["replicas"])
+  (axes,) = few.plot().axes
+  assert axes.get_yscale() == "linear" and axes.get_ylim()[0] == 0 and len(axes.lines) == 2 * 2
 
 
 def test_sizes_may_be_added_and_multiplied(model):

@@ -31,8 +31,16 @@ struct SimulatedPlan {
 /// A cluster of its file, name or keys.
 ClusterSpec cluster_of(const nb::object& cluster) {
   if (nb::isinstance<nb::dict>(cluster)) {
-    const nb::object text = nb::module_::import_("json").attr("dumps")(cluster);
-    return unwrap(parse_cluster(nb::cast<std::string>(text)));
+    std::string text;
+    try {
+      text = nb::cast<std::string>(nb::module_::import_("json").attr("dumps")(cluster));
+    } catch (nb::python_error& error) {
+      if (is_fatal(error)) throw;
+      throw nb::type_error(
+          fmt::format("cluster cannot be written as JSON: {}", nb::str(error.value()).c_str())
+              .c_str());
+    }
+    return unwrap(parse_cluster(text));
   }
   const nb::object path = nb::steal(PyOS_FSPath(cluster.ptr()));
   if (!path.is_valid()) clear_ordinary();
