@@ -2,13 +2,14 @@
 """A trainer computes and an engine serves while the new weights are on their way.
 
 The trainer's weights have the version in each byte, so that the engine can tell at any moment whether what it serves
-is of one version. Ranks are threads of this process; each makes the same calls as a process of its own would.
+is of one version. Ranks are processes that meet in a folder.
 
   python examples/python/background.py [MODEL] [LAYERS]
 """
 
+import multiprocessing
 import sys
-from concurrent.futures import ThreadPoolExecutor
+import tempfile
 
 import reshard
 
@@ -40,6 +41,15 @@ def train(group: reshard.ProcessGroup, trainer: reshard.Layout, engine: reshard.
 def serve(group: reshard.ProcessGroup, trainer: reshard.Layout, engine: reshard.Layout) -> str:
   copies = [reshard.RankBuffers.allocate(engine, [group.rank]) for _ in range(2)]
   views = [[memoryview(t.raw()).cast("B") for t in copy.tensors(group.rank).values()] for copy in copies]
+  published = reshard.PublishedVersion()
+  served: list[tuple[int, list[memoryview]]] = []
+
+  def swap(phase: str) -> None:
+    """The pause: the engine goes to the copy that has just become whole."""
+    if phase == "committed":
+      now = published.target_version()
+      served[:] = [(now.version, views[now.buffer])]
+
   lines = []
   with reshard.Session(
     group,
@@ -48,20 +58,21 @@ def serve(group: reshard.ProcessGroup, trainer: reshard.Layout, engine: reshard.
     target_tensors=copies[0],
     back_tensors=copies[1],
     buffering="doubled",
+    published=published,
+    on_phase=swap,
   ) as session:
     for version in range(1, VERSIONS + 1):
       pending = session.refit_async(version)
       requests = 0
       while not pending.done():
-        now = session.target_version()
-        if now.whole:
+        for of, tensors in list(served):
+          expect(tensors, of)
           requests += 1
-          expect(views[now.buffer], now.version)
       report = pending.result()
-      expect(views[session.target_version().buffer], version)
+      expect(served[0][1], version)
       lines.append(
         f"version {version}: rank {group.rank} served {requests} requests meanwhile; "
-        f"received {report.bytes:,} bytes, pause {1e6 * report.pause_seconds:.1f} us"
+        f"received {report.bytes:,} bytes, paused for {1e6 * report.pause_seconds:.0f} us"
       )
   return "\n".join(lines)
 
@@ -79,16 +90,26 @@ def expect(tensors: list[memoryview], version: int) -> None:
       raise SystemExit(f"a tensor of version {version} has bytes {found}")
 
 
+def run(rank: int, folder: str, name: str, layers: int | None) -> None:
+  """A rank, which is a process: the first two train, the others serve."""
+  model = reshard.open_model(name, layers=layers)
+  trainer, engine = reshard.layout("megatron:tp=2", model), reshard.layout("vllm:tp=2,offset=2", model)
+  with reshard.join(f"file://{folder}", rank=rank, size=4, transport="shm") as group:
+    print((train if rank < 2 else serve)(group, trainer, engine), flush=True)
+
+
 def main() -> None:
   name = sys.argv[1] if len(sys.argv) > 1 else "demo-moe"
-  model = reshard.open_model(name, layers=int(sys.argv[2])) if len(sys.argv) > 2 else reshard.open_model(name)
-  trainer = reshard.layout("megatron:tp=2", model)
-  engine = reshard.layout("vllm:tp=2,offset=2", model)
-  groups = reshard.local(4)
-  with ThreadPoolExecutor(4) as ranks:
-    bodies = [train, train, serve, serve]
-    for lines in ranks.map(lambda group: bodies[group.rank](group, trainer, engine), groups):
-      print(lines)
+  layers = int(sys.argv[2]) if len(sys.argv) > 2 else None
+  processes = multiprocessing.get_context("spawn")
+  with tempfile.TemporaryDirectory() as folder:
+    ranks = [processes.Process(target=run, args=(rank, folder, name, layers)) for rank in range(4)]
+    for rank in ranks:
+      rank.start()
+    for rank in ranks:
+      rank.join()
+  if any(rank.exitcode != 0 for rank in ranks):
+    sys.exit("a rank failed")
   print("no byte of a later step was in an earlier version")
 
 
