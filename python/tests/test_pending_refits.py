@@ -151,12 +151,14 @@ def test_a_session_that_is_dropped_ends_the_refit_for_all():
     if group.rank == 0:
       session, mine, _ = session_of(group, of, on_phase=lambda phase: phase != "transfer" or dropped.wait(TIMEOUT))
       session.refit_async(1)
-      threading.Timer(0.05, dropped.set).start()
       del session
       gc.collect()
       group.barrier()
     else:
-      session_of(group, of)[0].refit_async(1).result(TIMEOUT)
+      try:
+        session_of(group, of)[0].refit_async(1).result(TIMEOUT)
+      finally:
+        dropped.set()
 
   errors = errors_in_threads(3, body)
   assert all(isinstance(error, reshard.AbortedError) for error in errors)

@@ -15,7 +15,7 @@ std::string text_of(const std::exception_ptr& thrown);
 /// Adds a note to the exception that a callback raised: what became of the call.
 void add_note(const std::exception_ptr& thrown, const std::string& note);
 
-/// A collective call while it lasts: holds its callbacks.
+/// The callbacks of a collective call that is in progress, and what they raised.
 class TensorSession::Call {
  public:
   Call(TensorSession& session, const nb::object& progress)

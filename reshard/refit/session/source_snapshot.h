@@ -30,7 +30,7 @@ class SourceSnapshot {
  private:
   SourceSnapshot(const RankBuffers& source, Rank me, int threads)
       : me_(me), buffers_(source.shared_layout()), pool_(threads) {}
-  /// Bytes of a local tensor that a thread copies at a time.
+  /// A range of bytes of a local tensor, copied by one thread.
   struct Part {
     SlotId slot;
     Index begin = 0, bytes = 0;
