@@ -101,9 +101,9 @@ from reshard._errors import (
   UnsupportedError,
 )
 from reshard._explain import explain
+from reshard._figures.sweep import Sweep, sweep
 from reshard._ray import from_ray
 from reshard._rendezvous import from_store, from_torch
-from reshard._sweep import Sweep, sweep
 
 __all__ = [
   "AbortedError",

@@ -4,8 +4,8 @@
 import html
 
 import reshard
+from reshard._figures.traffic import Groups, traffic_of
 from reshard._tables import layout_text, model_text, note_lines, side_rows, total_rows
-from reshard._traffic import Groups, traffic_of
 from reshard._units import human_bytes
 
 #: A wider table does not fit a page.

@@ -8,7 +8,7 @@ import subprocess
 import pytest
 
 import reshard
-from reshard._traffic import traffic_of
+from reshard._figures.traffic import traffic_of
 
 MODEL, FROM, TO = "qwen3-30b-a3b", "megatron:tp=4,pp=2,ep=8,etp=1", "vllm:tp=8,offset=16"
 

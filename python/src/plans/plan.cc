@@ -196,7 +196,7 @@ large plans.)")
       .def(
           "plot",
           [](const nb::object& self, const nb::object& path, Index host) {
-            return nb::module_::import_("reshard._plot").attr("plot_plan")(self, path, host);
+            return nb::module_::import_("reshard._figures.plot").attr("plot_plan")(self, path, host);
           },
           nb::arg("path") = nb::none(), nb::kw_only(), nb::arg("ranks_per_host") = 8,
           nb::sig("def plot(self, path: str | os.PathLike[str] | None = None, *, "

@@ -5,7 +5,7 @@ import os
 from typing import Any
 
 import reshard
-from reshard._traffic import Groups, Traffic, traffic_of
+from reshard._figures.traffic import Groups, Traffic, traffic_of
 from reshard._units import human_bytes
 
 #: More cells or bars than these are too narrow to be told apart.

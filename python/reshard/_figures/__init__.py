@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Plans and predictions as figures, and the numbers that these draw."""
