@@ -94,6 +94,22 @@ SlotId LayoutBuilder::add(Slot slot) {
   return SlotId(static_cast<SlotId::rep>(layout_.slots_.size() - 1));
 }
 
+void LayoutBuilder::add_all(const ModelLayout& part) {
+  const auto first_mesh = static_cast<MeshId::rep>(layout_.meshes_.size());
+  for (const Mesh& mesh : part.meshes_) add_mesh(mesh);
+  std::vector<CutId> cuts;
+  for (const DimCut& cut : part.cuts_) cuts.push_back(add_cut(cut));
+  std::vector<RankSetId> rank_sets;
+  for (const RankSet& ranks : part.rank_sets_) rank_sets.push_back(add_ranks(ranks));
+  for (Slot slot : part.slots_) {
+    slot.mesh = MeshId(slot.mesh.value() + first_mesh);
+    slot.ranks = rank_sets[slot.ranks.index()];
+    for (Section& section : slot.sections)
+      for (CutId& cut : section.cuts) cut = cuts[cut.index()];
+    add(std::move(slot));
+  }
+}
+
 void LayoutBuilder::omit(TensorId id) {
   layout_.omitted_.resize(static_cast<std::size_t>(model().size()));
   layout_.omitted_[id.index()] = true;

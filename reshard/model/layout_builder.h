@@ -38,6 +38,9 @@ class LayoutBuilder {
   /// Adds a slot and returns its id.
   SlotId add(Slot slot);
 
+  /// Adds the meshes and the slots of another layout of the same model, in their order.
+  void add_all(const ModelLayout& part);
+
   /// Declares that the layout omits a tensor on purpose: plans towards it do not move the tensor.
   void omit(TensorId id);
 

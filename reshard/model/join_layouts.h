@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <memory>
+#include <span>
+#include <string>
+
+#include "reshard/model/model_layout.h"
+
+namespace reshard {
+
+/// The layout in which each rank holds what it holds in the one of `parts` that it belongs to: for
+/// example, those of engines in different roles. A plan towards it serves all of them at once. The
+/// slots of the first part come first. Its name is theirs, joined by " + ".
+///
+/// A tensor is omitted only where all parts omit it. Errors: no part; different models; a rank in
+/// two parts; a tensor that one part holds and another neither holds nor omits (named), which a
+/// plan towards that part alone would refuse; a tensor that parts store in different forms (both
+/// local tensors are named).
+Result<ModelLayout> join_layouts(std::span<const std::shared_ptr<const ModelLayout>> parts);
+
+}  // namespace reshard
