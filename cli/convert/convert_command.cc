@@ -10,7 +10,7 @@
 #include "cli/test_stop.h"
 #include "reshard/base/number_text.h"
 #include "reshard/convert/hooks.h"
-#include "reshard/io/plan_json.h"
+#include "reshard/io/json/plan_json.h"
 
 namespace reshard::cli {
 namespace {

@@ -9,7 +9,7 @@
 
 #include "cli/doctor/checks.h"
 #include "reshard/base/number_text.h"
-#include "reshard/io/plan_json.h"
+#include "reshard/io/json/plan_json.h"
 #include "reshard/memory/worker_pool.h"
 
 namespace reshard::cli::doctor {

@@ -14,7 +14,7 @@
 #include "reshard/base/file.h"
 #include "reshard/base/number_text.h"
 #include "reshard/io/cluster_file.h"
-#include "reshard/io/program_json.h"
+#include "reshard/io/json/program_json.h"
 #include "reshard/program/form/serialise.h"
 #include "reshard/refit/session_programs.h"
 #include "reshard/simulate/cluster_places.h"

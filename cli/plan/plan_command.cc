@@ -15,7 +15,7 @@
 #include "reshard/convert/conversion_routes.h"
 #include "reshard/convert/layout_pair.h"
 #include "reshard/io/cluster_file.h"
-#include "reshard/io/plan_json.h"
+#include "reshard/io/json/plan_json.h"
 #include "reshard/plan/print.h"
 #include "reshard/plan/summary.h"
 #include "reshard/simulate/cluster_places.h"

@@ -9,7 +9,7 @@
 #include "cli/table.h"
 #include "reshard/base/number_text.h"
 #include "reshard/io/cluster_file.h"
-#include "reshard/io/plan_json.h"
+#include "reshard/io/json/plan_json.h"
 
 namespace reshard::cli {
 

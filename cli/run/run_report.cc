@@ -8,7 +8,7 @@
 #include "cli/plan_text.h"
 #include "cli/run/run_job.h"
 #include "reshard/base/number_text.h"
-#include "reshard/io/plan_json.h"
+#include "reshard/io/json/plan_json.h"
 
 namespace reshard::cli {
 namespace {

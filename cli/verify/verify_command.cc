@@ -12,7 +12,7 @@
 #include "reshard/base/number_text.h"
 #include "reshard/convert/hooks.h"
 #include "reshard/io/files/json.h"
-#include "reshard/io/plan_json.h"
+#include "reshard/io/json/plan_json.h"
 
 namespace reshard::cli {
 namespace {

@@ -6,7 +6,7 @@
 #include "reshard/base/hash.h"
 #include "reshard/base/number_text.h"
 #include "reshard/convert/conversion_routes.h"
-#include "reshard/io/plan_json.h"
+#include "reshard/io/json/plan_json.h"
 #include "reshard/memory/worker_pool.h"
 #include "reshard/plan/check.h"
 #include "reshard/plan/conversions.h"

@@ -3,7 +3,7 @@
 
 #include "python/src/plans/plan.h"
 #include "reshard/base/number_text.h"
-#include "reshard/io/plan_json.h"
+#include "reshard/io/json/plan_json.h"
 
 namespace reshard::python {
 namespace {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "reshard/io/program_json.h"
+#include "reshard/io/json/program_json.h"
 
 #include <algorithm>
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "reshard/io/plan_json.h"
+#include "reshard/io/json/plan_json.h"
 
 #include <fmt/format.h>
 
