@@ -80,7 +80,7 @@ Option& OptionList::bytes(std::string name, Index& to, std::string help) {
 Option& OptionList::layout(std::string name, std::string& to, std::string help) {
   return value(std::move(name), "L", std::move(help),
                [&to](const std::string& s) -> Result<> {
-                 RESHARD_TRY(read_layout_text(s));
+                 for (const std::string& one : split_joined(s)) RESHARD_TRY(read_layout_text(one));
                  to = s;
                  return {};
                })
@@ -90,7 +90,7 @@ Option& OptionList::layout(std::string name, std::string& to, std::string help) 
 Option& OptionList::layouts(std::string name, std::vector<std::string>& to, std::string help) {
   Option& option =
       value(std::move(name), "L", std::move(help), [&to](const std::string& s) -> Result<> {
-        RESHARD_TRY(read_layout_text(s));
+        for (const std::string& one : split_joined(s)) RESHARD_TRY(read_layout_text(one));
         to.push_back(s);
         return {};
       });

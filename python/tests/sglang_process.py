@@ -356,7 +356,7 @@ def strangers(state):
   """What somebody else may send to the engine: nothing of it may reach the trainer that has joined."""
   client = sglang.EngineClient(state.engine)
   said = state.trainer._invitation.as_dict() | {"job": "another", "secret": "0123456789abcdef"}
-  for more in ({"protocol": 2}, {"deadline": 1e9}, {"workers": "x"}, {}, {"ready": True}):
+  for more in ({"protocol": 2}, {"deadline": 1e9}, {"engines": "x"}, {}, {"ready": True}):
     client.init_weight_transfer_engine(said | more)
   client.start_weight_update()
   client.update_weights({"version": 1000, "job": "another"})

@@ -115,6 +115,23 @@ def update_weights(loss):
   runs("background.md", [block, calls + "\nprint(served)"], tmp_path, prelude)
 
 
+def test_the_block_on_several_targets_runs(tmp_path):
+  prelude = """
+import reshard
+model = reshard.Model.from_tensors("one", {"x": ((2,), "float32")})
+source = reshard.layout("hf", model)
+mine = {"x": bytearray(8)}
+theirs = {"prefill": {"x": bytearray(8)}, "decode": {"x": bytearray(8)}}
+
+def train(tensors):
+  tensors["x"][:] = bytes([tensors["x"][0] + 1]) * 8
+"""
+  (block,) = blocks_of("targets.md")
+  call = "print(keep_in_step(reshard.local(1)[0], source, source, source, mine, theirs), theirs)"
+  printed = runs("targets.md", [block, call], tmp_path, prelude)
+  assert "version 3" in printed and printed.count(r"\x03" * 8) == 2
+
+
 def test_the_block_on_simulation_runs(tmp_path):
   pytest.importorskip("matplotlib")
   (block,) = blocks_of("simulation.md")

@@ -25,7 +25,7 @@ SECRET = "a secret \"of\" 'many' \\ characters"
 
 def invited(tmp_path, **more):
   said = {
-    "url": f"file://{tmp_path}", "job": "a-job", "secret": SECRET, "trainers": 1, "workers": 1, "transport": "shm",
+    "url": f"file://{tmp_path}", "job": "a-job", "secret": SECRET, "trainers": 1, "engines": [1], "transport": "shm",
     "deadline": TIMEOUT, "route": "auto", "in_place": False, "verify": False, "tensors": [], "config": "",
   }  # fmt: skip
   return Invitation(**(said | more))
@@ -55,9 +55,11 @@ def test_what_another_release_sends_is_refused_by_its_protocol(tmp_path):
       Invitation.of(said | other)
   with pytest.raises(reshard.InvalidArgumentError, match="another release"):
     Invitation.of(said | {"more": 1})
-  for name, value in (("deadline", 1e9), ("deadline", 0), ("deadline", "1"), ("trainers", 0), ("workers", "2")):
+  for name, value in (("deadline", 1e9), ("deadline", 0), ("deadline", "1"), ("trainers", 0), ("engines", 2), ("engine", 1)):
     with pytest.raises(reshard.InvalidArgumentError, match=name):
       Invitation.of(said | {name: value})
+  with pytest.raises(reshard.InvalidArgumentError, match="workers '2': must be from 1"):
+    Invitation.of(said | {"engines": [1, "2"]})
 
 
 def test_a_group_is_taken_once_it_is_complete(tmp_path):

@@ -54,7 +54,7 @@ def test_quantised_layouts_are_made_of_what_is_told(text):
   mine = reshard.layout(text, model)
   engine = reshard.layout("vllm:tp=2,quant=fp8_channel,quant_grid=tensor,quant_method=modelopt", model)
   plain = manifest.model_of(manifest.table_of(model))
-  source, target = layouts_of(plain, _messages([mine, engine]), len(mine.ranks))
+  source, (target,) = layouts_of(plain, _messages([mine, engine]), len(mine.ranks))
   assert source.quant_format == mine.quant_format and target.quant_format == "fp8_channel"
   for rank in mine.ranks:
     assert _held(source, rank) == _held(mine, rank)

@@ -26,7 +26,7 @@ def test_a_draft_model_has_names_of_its_own():
   messages = [{"holds": parts.holds(target, rank), "quant": None} for rank in (0, 1)]
   messages.append({"holds": [], "quant": None})
   model = manifest.model_of(parts.table)
-  source, engine = layouts_of(model, messages, 2)
+  source, (engine,) = layouts_of(model, messages, 2)
   assert _fragments(source) == _fragments(target) | _fragments(draft, DRAFT)
   assert list(engine.ranks) == [2] and engine.local(2) == []
   mine = parts.tensors({t.name: "mine" for t in target.local(1)}, source, 1)

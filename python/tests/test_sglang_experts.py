@@ -99,7 +99,7 @@ class Caller:
 def invitation(tensors, adapters):
   table = [[name, "f32", list(shape), list(shape)] for name, shape in tensors.items()]
   return Invitation(
-    url="", job="job", secret="secret", trainers=1, workers=1, transport="shm", deadline=1.0, route="auto", in_place=False,
+    url="", job="job", secret="secret", trainers=1, engines=[1], transport="shm", deadline=1.0, route="auto", in_place=False,
     verify=False, tensors=table, config="", adapters=adapters,
   )  # fmt: skip
 

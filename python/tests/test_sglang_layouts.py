@@ -87,7 +87,7 @@ def test_a_live_update_derives_what_the_loader_derives(tmp_path, name, derived):
   second = {n: torch.randn(t.shape).to(t.dtype) for n, t in first.items()}  # norms are all ones in the first
   table = manifest.table_of(reshard.open_model(folder))
   invitation = Invitation(
-    url="", job="", secret="", trainers=1, workers=2, transport="", deadline=1.0, route="local", in_place=True,
+    url="", job="", secret="", trainers=1, engines=[2], transport="", deadline=1.0, route="local", in_place=True,
     verify=False, tensors=table, config="",
   )  # fmt: skip
   engine = tracing.SglangRanks(tracing.engine_config(folder, tp=2))

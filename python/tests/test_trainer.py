@@ -18,13 +18,13 @@ class Client:
     return 2
 
 
-_NOTHING = {"url": None, "job": None, "secret": None, "workers": None}
-_ALL = {"url": "file:///tmp", "job": "a-job", "secret": "0123456789abcdef", "workers": 4}
+_NOTHING = {"url": None, "job": None, "secret": None, "engines": None}
+_ALL = {"url": "file:///tmp", "job": "a-job", "secret": "0123456789abcdef", "engines": [4]}
 
 
 def test_a_trainer_of_one_process_makes_what_it_was_not_given():
   made = _agreed(Client(), 1, _NOTHING)
-  assert made["workers"] == 2 and made["url"].startswith("file://")
+  assert made["engines"] == [2] and made["url"].startswith("file://")
   assert made["job"] != _agreed(Client(), 1, _NOTHING)["job"]
   assert _agreed(Client(), 1, _ALL) == _ALL
 
@@ -52,8 +52,8 @@ def test_ranks_of_torch_learn_what_rank_0_made(tmp_path):
     rank = dist.get_rank()
     client = Client() if rank == 0 else None
     for workers in (None, 5):
-      made = _agreed(client, 3, {**_NOTHING, "workers": workers if rank == 0 else None})
-      assert made["workers"] == (workers or 2)
+      made = _agreed(client, 3, {**_NOTHING, "engines": [workers] if workers and rank == 0 else None})
+      assert made["engines"] == [workers or 2]
       answers = [None] * 3
       dist.all_gather_object(answers, made)
       assert answers == [made] * 3

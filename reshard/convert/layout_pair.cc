@@ -69,6 +69,7 @@ bool moves_as_stored(const LayoutSide& from, const LayoutSide& to) {
 
 Result<LayoutSide> make_target(const std::string& text, const Model& model,
                                const LayoutSide& from) {
+  if (split_joined(text).size() > 1) return make_side(text, model);
   const LayoutSpec spec = RESHARD_TRY(read_layout_text(text));
   if (from.quantised && leaves_grid_open(spec)) {
     auto side = make_side(text, model, "", BlockGrid::tensor);

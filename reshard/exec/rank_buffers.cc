@@ -145,7 +145,7 @@ std::vector<Rank> RankBuffers::ranks() const {
 /// A local tensor with bytes.
 struct MemoryCheck::Tensor {
   std::uintptr_t begin, end;
-  std::size_t side;  ///< 0 source, 1 target, 2 back.
+  std::size_t side;  ///< in buffers_.
   Rank rank;
   SlotId slot;
   bool is_written() const { return side > 0; }
@@ -153,10 +153,10 @@ struct MemoryCheck::Tensor {
 
 namespace {
 
-constexpr std::array kSides{"source", "target", "back"};
-
-std::array<const RankBuffers*, 3> in_order(const MemoryCheck::Sides& sides) {
-  return {sides.source, sides.target, sides.back};
+/// For texts, by place in MemoryCheck::buffers_.
+const char* name_of_side(std::size_t side) {
+  if (side == 0) return "source";
+  return side % 2 == 1 ? "target" : "back";
 }
 
 }  // namespace
@@ -179,18 +179,17 @@ void MemoryCheck::approve(Approved& approved, const RankBuffers* now, std::optio
   approved.read_only = now->read_only_;
 }
 
-std::vector<MemoryCheck::Tensor> MemoryCheck::tensors(const Sides& sides) {
+std::vector<MemoryCheck::Tensor> MemoryCheck::tensors(std::optional<Rank> only) const {
   std::vector<Tensor> out;
-  const auto buffers = in_order(sides);
-  for (std::size_t k = 0; k < buffers.size(); ++k) {
-    if (buffers[k] == nullptr) continue;
-    for (const Rank r : buffers[k]->ranks()) {
-      if (sides.only && r != *sides.only) continue;
-      for (const SlotId slot : buffers[k]->layout().slots_of(r)) {
-        const std::byte* const at = buffers[k]->at(r, slot);
+  for (std::size_t k = 0; k < buffers_.size(); ++k) {
+    if (buffers_[k] == nullptr) continue;
+    for (const Rank r : buffers_[k]->ranks()) {
+      if (only && r != *only) continue;
+      for (const SlotId slot : buffers_[k]->layout().slots_of(r)) {
+        const std::byte* const at = buffers_[k]->at(r, slot);
         if (at == nullptr) continue;
         const auto begin = reinterpret_cast<std::uintptr_t>(at);
-        const auto bytes = static_cast<std::uintptr_t>(buffers[k]->bytes(r, slot));
+        const auto bytes = static_cast<std::uintptr_t>(buffers_[k]->bytes(r, slot));
         out.push_back({begin, begin + bytes, k, r, slot});
       }
     }
@@ -198,18 +197,17 @@ std::vector<MemoryCheck::Tensor> MemoryCheck::tensors(const Sides& sides) {
   return out;
 }
 
-std::string MemoryCheck::first_trouble(const Sides& sides) {
-  const auto buffers = in_order(sides);
+std::string MemoryCheck::first_trouble(std::optional<Rank> only) const {
   const auto name = [&](const Tensor& t) -> const std::string& {
-    return buffers[t.side]->layout().slot(t.slot).name;
+    return buffers_[t.side]->layout().slot(t.slot).name;
   };
   const auto prefix = [&](const Tensor& t) {
-    const std::string rank = sides.only ? "" : fmt::format("rank {}: ", t.rank.value());
-    return fmt::format("{}{} tensor '{}': ", rank, kSides[t.side], name(t));
+    const std::string rank = only ? "" : fmt::format("rank {}: ", t.rank.value());
+    return fmt::format("{}{} tensor '{}': ", rank, name_of_side(t.side), name(t));
   };
-  std::vector<Tensor> all = tensors(sides);
+  std::vector<Tensor> all = tensors(only);
   for (const Tensor& t : all)
-    if (t.is_written() && buffers[t.side]->read_only(t.rank, t.slot))
+    if (t.is_written() && buffers_[t.side]->read_only(t.rank, t.slot))
       return prefix(t) + "is read-only, but a refit writes it";
   std::ranges::sort(all, {}, [](const Tensor& t) {
     return std::tuple(t.begin, t.side, t.rank.value(), t.slot.value());
@@ -222,8 +220,9 @@ std::string MemoryCheck::first_trouble(const Sides& sides) {
       // The one that is written is named first.
       const auto& [mine, other] = t.is_written() ? std::pair(t, *before) : std::pair(*before, t);
       const std::string whose =
-          mine.side == other.side ? fmt::format("'{}' of rank {}", name(other), other.rank.value())
-                                  : fmt::format("{} tensor '{}'", kSides[other.side], name(other));
+          mine.side == other.side
+              ? fmt::format("'{}' of rank {}", name(other), other.rank.value())
+              : fmt::format("{} tensor '{}'", name_of_side(other.side), name(other));
       return prefix(mine) + "shares memory with " + whose + "; each needs its own";
     }
     if (last == nullptr || t.end > last->end) last = &t;
@@ -233,15 +232,20 @@ std::string MemoryCheck::first_trouble(const Sides& sides) {
 }
 
 std::string MemoryCheck::trouble(const Sides& sides) {
-  const auto buffers = in_order(sides);
-  bool known = has_approved_;
-  for (std::size_t k = 0; k < buffers.size(); ++k)
-    known = known && equal(approved_[k], buffers[k], sides.only);
+  buffers_.assign({sides.source, sides.target, sides.back});
+  for (const Written& more : sides.more) {
+    buffers_.push_back(more.target);
+    buffers_.push_back(more.back);
+  }
+  bool known = has_approved_ && approved_.size() == buffers_.size();
+  for (std::size_t k = 0; k < buffers_.size(); ++k)
+    known = known && equal(approved_[k], buffers_[k], sides.only);
   if (known) return "";
   has_approved_ = false;
-  std::string trouble = first_trouble(sides);
+  std::string trouble = first_trouble(sides.only);
   if (!trouble.empty()) return trouble;
-  for (std::size_t k = 0; k < buffers.size(); ++k) approve(approved_[k], buffers[k], sides.only);
+  approved_.resize(buffers_.size());
+  for (std::size_t k = 0; k < buffers_.size(); ++k) approve(approved_[k], buffers_[k], sides.only);
   has_approved_ = true;
   return "";
 }

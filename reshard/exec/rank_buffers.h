@@ -109,12 +109,17 @@ class RankBuffers {
 /// here: RankBuffers binds no memory of another size. Any alignment will do.
 class MemoryCheck {
  public:
+  /// A target, and its second copy; null where there is none.
+  struct Written {
+    const RankBuffers *target = nullptr, *back = nullptr;
+  };
   /// The memory of one refit; null where there is none.
   struct Sides {
     const RankBuffers* source = nullptr;
     const RankBuffers* target = nullptr;
-    const RankBuffers* back = nullptr;  ///< the second copy of the target.
-    std::optional<Rank> only = {};      ///< whose local tensors are used; none: all ranks'.
+    const RankBuffers* back = nullptr;   ///< the second copy of the target.
+    std::optional<Rank> only = {};       ///< whose local tensors are used; none: all ranks'.
+    std::span<const Written> more = {};  ///< targets beside `target`; borrowed.
   };
 
   /// Why a refit must not use it: one tensor, what is wrong, what would be right. "" if it may.
@@ -134,11 +139,13 @@ class MemoryCheck {
 
   static bool equal(const Approved& approved, const RankBuffers* now, std::optional<Rank> only);
   static void approve(Approved& approved, const RankBuffers* now, std::optional<Rank> only);
-  static std::vector<Tensor> tensors(const Sides& sides);
-  static std::string first_trouble(const Sides& sides);
+  std::vector<Tensor> tensors(std::optional<Rank> only) const;
+  std::string first_trouble(std::optional<Rank> only) const;
 
   bool has_approved_ = false;
-  std::array<Approved, 3> approved_;  ///< source, target, back.
+  /// The source, then each target and its second copy: as given, and as approved.
+  std::vector<const RankBuffers*> buffers_;
+  std::vector<Approved> approved_;
 };
 
 /// The same once, as an error.

@@ -14,8 +14,15 @@
 namespace reshard {
 
 /// Parses a layout's notation, such as "megatron:tp=4,ep=8", and checks that its family exists.
-/// Errors: those of parse_layout(), an unknown family, a family whose file is missing.
+/// Errors: those of parse_layout() and check_is_one(), an unknown family, a family whose file is
+/// missing.
 Result<LayoutSpec> read_layout_text(const std::string& text);
+
+/// Errors: text that joins several layouts by " + ".
+Result<> check_is_one(const std::string& text);
+/// make_side() of one layout. Errors besides: those of check_is_one().
+Result<LayoutSide> make_one_side(const std::string& text, const Model& model,
+                                 const std::string& rules_folder, std::optional<BlockGrid> grid);
 
 /// Refuses a layout that would change the values of weights that are not read (Model::opaque): by
 /// its keys, or by the rules of its file.

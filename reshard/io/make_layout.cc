@@ -116,6 +116,7 @@ Result<ModelLayout> layout_by_rules_of(const LayoutSpec& spec, const Model& mode
 }
 
 Result<LayoutSpec> read_layout_text(const std::string& text) {
+  RESHARD_TRY(check_is_one(text));
   auto spec = RESHARD_TRY(parse_layout(text));
   const auto& f = spec.family;
   const auto known = layout_families();
@@ -401,8 +402,8 @@ Result<LayoutSide> traced_side(const LayoutSpec& spec, const Model& model) {
 
 }  // namespace
 
-Result<LayoutSide> make_side(const std::string& text, const Model& model,
-                             const std::string& rules_folder, std::optional<BlockGrid> grid) {
+Result<LayoutSide> make_one_side(const std::string& text, const Model& model,
+                                 const std::string& rules_folder, std::optional<BlockGrid> grid) {
   if (model.tensors == nullptr)
     return fail(Code::invalid_argument,
                 fmt::format("layout '{}': the model is empty; open one with open_model()", text));

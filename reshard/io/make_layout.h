@@ -42,7 +42,8 @@ struct LayoutSide {
 /// the model's checkpoint stores in that format or, if there are none, those that the family
 /// usually quantises. `quant=awq`, `gptq` and `compressed-tensors` are for models that are stored
 /// so, whose codes move as they are. `grid` says where blocks are counted from if the text does
-/// not; none: the family's default.
+/// not; none: the family's default. Layouts of disjoint ranks may be joined by " + "
+/// (join_layouts()); all of them must be plain.
 Result<LayoutSide> make_side(const std::string& text, const Model& model,
                              const std::string& rules_folder = "",
                              std::optional<BlockGrid> grid = {});

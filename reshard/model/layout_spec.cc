@@ -86,6 +86,25 @@ bool takes_file(std::string_view family) {
 
 bool takes_engine(std::string_view family) { return family == "traced"; }
 
+std::vector<std::string> split_joined(std::string_view text) {
+  constexpr std::string_view kJoin = " + ";
+  const auto begins_layout = [](std::string_view rest) {
+    const std::string_view first = rest.substr(0, rest.find_first_of(": /."));
+    const auto families = layout_families();
+    return rest.substr(first.size()).starts_with(':') ||
+           std::ranges::find(families, first) != families.end();
+  };
+  std::vector<std::string> out;
+  std::size_t begin = 0;
+  for (std::size_t at = text.find(kJoin); at != text.npos; at = text.find(kJoin, at + 1)) {
+    if (!begins_layout(text.substr(at + kJoin.size()))) continue;
+    out.emplace_back(text.substr(begin, at - begin));
+    begin = at + kJoin.size();
+  }
+  out.emplace_back(text.substr(begin));
+  return out;
+}
+
 Result<LayoutSpec> parse_layout(std::string_view text) {
   LayoutSpec spec;
   const std::size_t colon = text.find(':');

@@ -7,6 +7,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "reshard/base/dtype.h"
 #include "reshard/base/result.h"
@@ -41,7 +42,11 @@ std::span<const std::string_view> layout_families();
 bool takes_file(std::string_view family);
 /// True for "traced:ENGINE".
 bool takes_engine(std::string_view family);
-/// Parses the notation. Errors: empty text, unknown form, a key without value, a repeated key.
+/// The layouts that a text joins by " + ", in order: "vllm:tp=4 + vllm:tp=2,offset=4" are two. Text
+/// after " + " that does not begin like a layout belongs to what is before it, such as a file name.
+std::vector<std::string> split_joined(std::string_view text);
+/// Parses the notation of one layout. Errors: empty text, unknown form, a key without value, a
+/// repeated key.
 Result<LayoutSpec> parse_layout(std::string_view text);
 /// The notation, with the keys in alphabetical order.
 std::string to_string(const LayoutSpec& spec);

@@ -7,6 +7,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "reshard/base/stopwatch.h"
 #include "reshard/exec/agreement.h"
 #include "reshard/refit/session_state.h"
@@ -68,13 +70,13 @@ Result<> Session::State::begin(std::int64_t version, SessionReport& report) {
   RESHARD_TRY(session::same_version(received));
   const std::string change = session::first_change(agreed, received);
   report.begin_seconds = clock.seconds();
-  if (change.empty() && job) return renew_memory();
+  if (change.empty() && !jobs.empty()) return renew_memory();
   if (!options.replan)
     return fail(Code::invalid_argument,
                 change + "; prepare a new session, or set the option `replan`");
   RESHARD_TRY(session::same_job(received));
   const TracedPhase planning(tracing(), "plan");
-  auto made = make_job();
+  auto made = make_jobs();
   report.plan_seconds = clock.seconds() - report.begin_seconds;
   return made;
 }
@@ -82,9 +84,11 @@ Result<> Session::State::begin(std::int64_t version, SessionReport& report) {
 /// Collective.
 Result<> Session::State::renew_memory() {
   if (!session::memory_changed(agreed, received)) return {};
-  if (auto renewed = job->renew_memory(); !renewed) {
-    finished = renewed.error();
-    return renewed;
+  for (const auto& job : jobs) {
+    if (auto renewed = job->renew_memory(); !renewed) {
+      finished = renewed.error();
+      return renewed;
+    }
   }
   for (std::size_t r = 0; r < agreed.size(); ++r) agreed[r].memory = received[r].memory;
   return {};
@@ -103,7 +107,9 @@ Result<> Session::State::transfer_and_check(SessionReport& report,
   Result<> moved;
   {
     const TracedPhase traced(tracing(), "transfer");
-    moved = job->run(copy, verifies, report);
+    for (session::JobTarget& target : job_targets) target.renew_stream();
+    for (const auto& job : jobs)
+      if (moved) moved = job->run(copy, verifies, report);
   }
   if (!moved) {
     // A verdict is identical on every rank, so all can go on with another refit.
@@ -115,9 +121,11 @@ Result<> Session::State::transfer_and_check(SessionReport& report,
   if (verifies) {
     const Stopwatch clock;
     const TracedPhase traced(tracing(), "check");
-    auto checked = job->check(copy);
+    Result<> checked;
+    for (const auto& job : jobs)
+      if (checked) checked = job->check(copy);
     report.check_seconds += clock.seconds();
-    // What the job has recorded may be of the copy that failed.
+    // What the jobs have recorded may be of the copy that failed.
     is_recorded = is_recorded && checked;
     // Any other error has aborted the group.
     if (!checked && !is_verdict(control, checked.error())) finished = checked.error();
@@ -166,8 +174,12 @@ Result<> Session::State::verify() {
   const auto awake = agree_on_reason(job_trouble(), control, deadline());
   if (!awake) return finish(awake.error());
   if (!awake->empty()) return fail(Code::invalid_argument, *awake);
-  auto done = job->renew_memory();
-  if (done) done = job->check_again(copy, is_recorded);
+  Result<> done;
+  for (session::JobTarget& target : job_targets) target.renew_stream();
+  for (const auto& job : jobs) {
+    if (done) done = job->renew_memory();
+    if (done) done = job->check_again(copy, is_recorded);
+  }
   if (!done && !is_verdict(control, done.error())) finished = done.error();
   return done;
 }
@@ -179,7 +191,13 @@ Session::~Session() = default;
 
 Result<Session> Session::prepare(Transport& transport, ControlPlane& control, SessionSide source,
                                  SessionSide target, SessionOptions options) {
-  auto state = std::make_unique<State>(transport, control, std::move(source), std::move(target),
+  return prepare(transport, control, std::move(source), std::vector{std::move(target)},
+                 std::move(options));
+}
+
+Result<Session> Session::prepare(Transport& transport, ControlPlane& control, SessionSide source,
+                                 std::vector<SessionSide> targets, SessionOptions options) {
+  auto state = std::make_unique<State>(transport, control, std::move(source), std::move(targets),
                                        std::move(options));
   if (auto done = state->prepare(); !done)
     return tl::unexpected(std::move(done).error().in("session"));
@@ -223,32 +241,48 @@ Result<PendingRefit> Session::refit_async(std::int64_t version, std::function<vo
 }
 
 void Session::update(SessionSide source, SessionSide target) {
-  target.published = state_->published;
-  state_->take(std::move(source), std::move(target));
+  update(std::move(source), std::vector{std::move(target)});
+}
+
+void Session::update(SessionSide source, std::vector<SessionSide> targets) {
+  for (SessionSide& target : targets) target.published = state_->published;
+  state_->take(std::move(source), std::move(targets));
 }
 
 Result<> Session::verify() { return state_->verify(); }
 TargetVersion Session::target_version() const { return state_->target_version(); }
-const std::vector<PeerVolume>& Session::peers() const {
-  static const std::vector<PeerVolume> none;
-  return state_->job ? state_->job->peers() : none;
+const std::vector<PeerVolume>& Session::peers() const { return state_->peers; }
+
+std::string_view Session::path() const {
+  if (state_->jobs.empty()) return "none";
+  const std::string_view first = state_->jobs.front()->path();
+  const auto same = [&](const auto& job) { return job->path() == first; };
+  return std::ranges::all_of(state_->jobs, same) ? first : "mixed";
 }
-std::string_view Session::path() const { return state_->job ? state_->job->path() : "none"; }
+
 const std::string& Session::reason() const {
   static const std::string none;
-  return state_->job ? state_->job->reason() : none;
+  for (const auto& job : state_->jobs)
+    if (!job->reason().empty()) return job->reason();
+  return none;
 }
+
 std::uint64_t Session::digest() const { return state_->digest; }
-Index Session::staging_bytes() const { return state_->job ? state_->job->staging_bytes() : 0; }
+
+Index Session::staging_bytes() const {
+  Index sum = 0;
+  for (const auto& job : state_->jobs) sum += job->staging_bytes();
+  return sum;
+}
+
 const WhySlow* Session::why_slow() const {
   return state_->tracer ? state_->tracer->why_slow() : nullptr;
 }
-const ConversionCounts& Session::conversions() const {
-  static const ConversionCounts none;
-  return state_->job ? state_->job->conversions() : none;
-}
+const ConversionCounts& Session::conversions() const { return state_->counts; }
 const RelaySummary* Session::relays() const {
-  return state_->job ? state_->job->relays() : nullptr;
+  for (const auto& job : state_->jobs)
+    if (const RelaySummary* relays = job->relays()) return relays;
+  return nullptr;
 }
 
 }  // namespace reshard

@@ -98,6 +98,14 @@ class Session {
   /// all ranks leaves the group usable; any other error aborts it.
   static Result<Session> prepare(Transport& transport, ControlPlane& control, SessionSide source,
                                  SessionSide target, SessionOptions options = {});
+  /// The same with several targets, such as engines in different roles, in layouts and formats of
+  /// their own: each refit brings all of them to a version, with one begin and one commit. Every
+  /// rank passes all targets, in the same order; the ones that it has a part of share its version.
+  /// Plain targets on different ranks that store each tensor in the same form are one plan, so that
+  /// they receive at the same time and relay to each other; others follow one after another, and
+  /// share the staging memory. docs/targets.md.
+  static Result<Session> prepare(Transport& transport, ControlPlane& control, SessionSide source,
+                                 std::vector<SessionSide> targets, SessionOptions options = {});
   Session(Session&&) noexcept;
   Session& operator=(Session&&) noexcept;
   ~Session();
@@ -129,6 +137,8 @@ class Session {
   /// its PublishedVersion; `target.published` is ignored. The buffers that were replaced must stay
   /// until a refit() has planned anew.
   void update(SessionSide source, SessionSide target);
+  /// The same with several targets.
+  void update(SessionSide source, std::vector<SessionSide> targets);
 
   /// The version of this rank's target; `empty` if the rank has none. Any thread.
   TargetVersion target_version() const;
@@ -156,7 +166,7 @@ class Session {
   /// The time breakdown from the trace of the last successful refit(); identical on all ranks. Null
   /// if nothing was traced.
   const WhySlow* why_slow() const;
-  /// How many tensors take which route.
+  /// How many tensors take which route; of several targets, a tensor counts once for each.
   const ConversionCounts& conversions() const;
   /// The bytes over network interfaces, if RouteMode::automatic could choose; the same on all
   /// ranks. Null: all routes are direct. `used` says whether ranks relay.

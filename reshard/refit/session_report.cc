@@ -26,6 +26,15 @@ void SessionReport::add(const RankReport& moved, bool delivers) {
   messages += moved.messages;
 }
 
+ConversionCounts& ConversionCounts::operator+=(const ConversionCounts& more) {
+  direct += more.direct;
+  at_sender += more.at_sender;
+  at_receiver += more.at_receiver;
+  between += more.between;
+  fell_back += more.fell_back;
+  return *this;
+}
+
 double SessionReport::transfer_seconds() const {
   return std::max(0.0, move_seconds - wait_seconds - (bytes > 0 ? finish_seconds : 0));
 }

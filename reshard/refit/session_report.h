@@ -58,6 +58,8 @@ struct ConversionCounts {
   Index between = 0;    ///< gathered whole on one rank and quantised there: both sides cut blocks.
   Index fell_back = 0;  ///< of all: the sender should have quantised them, but it cuts a block, or
                         ///< the target's blocks are not those of the canonical tensor.
+  /// Adds the counts of another target: a tensor counts once for each.
+  ConversionCounts& operator+=(const ConversionCounts& more);
   friend bool operator==(const ConversionCounts&, const ConversionCounts&) = default;
 };
 

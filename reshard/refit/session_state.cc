@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
 
 #include "reshard/base/hash.h"
 #include "reshard/base/stopwatch.h"
@@ -49,8 +50,11 @@ std::uint64_t digest_of(const SessionSide& side) {
   return digest.value();
 }
 
+/// The digest of the sides so far and one more.
+std::uint64_t joined(std::uint64_t sides, std::uint64_t more) { return mix64(sides) + more; }
+
 /// The error message about one side on this rank; "" if there is none.
-std::string trouble_of(const char* name, const SessionSide& side, int group_size) {
+std::string trouble_of(const std::string& name, const SessionSide& side, int group_size) {
   if (!side.trouble.empty()) return side.trouble;
   if ((side.layout == nullptr) == (side.quantised == nullptr))
     return fmt::format("the {} needs one of `layout` and `quantised`", name);
@@ -69,12 +73,11 @@ std::string trouble_of(const char* name, const SessionSide& side, int group_size
 
 }  // namespace
 
-Session::State::State(Transport& data, ControlPlane& agreement, SessionSide from, SessionSide to,
-                      SessionOptions how)
-    : transport(data),
-      control(agreement),
-      options(std::move(how)),
-      published(to.published != nullptr ? to.published : &own_published) {
+Session::State::State(Transport& data, ControlPlane& agreement, SessionSide from,
+                      std::vector<SessionSide> to, SessionOptions how)
+    : transport(data), control(agreement), options(std::move(how)), published(&own_published) {
+  for (const SessionSide& target : to)
+    if (target.published != nullptr && published == &own_published) published = target.published;
   take(std::move(from), std::move(to));
   if (!options.trace.path.empty()) tracer.emplace(options.trace, me(), control.size());
 }
@@ -83,50 +86,73 @@ Session::State::~State() {
   if (pending) (void)pending->wait(Deadline::never());
 }
 
-void Session::State::take(SessionSide from, SessionSide to) {
+void Session::State::take(SessionSide from, std::vector<SessionSide> to) {
   is_watched = false;
+  held.resize(1 + to.size());
+  held.front().name = "source";
+  take_source(std::move(from));
+  more_targets.clear();
+  for (std::size_t i = 0; i < to.size(); ++i) {
+    if (i > 0) more_targets.push_back({to[i].buffers, to[i].back});
+    held[i + 1].name = to.size() == 1 ? "target" : fmt::format("target {}", i + 1);
+    held[i + 1].side = std::move(to[i]);
+  }
+}
+
+void Session::State::take_source(SessionSide from) {
   given_source = from;
-  source = std::move(from);
-  target = std::move(to);
-  if (!options.snapshot || source.buffers == nullptr) return;
-  if (snapshot == nullptr || !snapshot->fits(*source.buffers)) {
+  source() = std::move(from);
+  if (!options.snapshot || source().buffers == nullptr) return;
+  if (snapshot == nullptr || !snapshot->fits(*source().buffers)) {
     // Peers may use the memory of the plan until there is another one.
-    if (job != nullptr && replaced_snapshot == nullptr) replaced_snapshot = std::move(snapshot);
-    auto made = SourceSnapshot::make(*source.buffers, me(), options.refit.threads);
+    if (!jobs.empty() && replaced_snapshot == nullptr) replaced_snapshot = std::move(snapshot);
+    auto made = SourceSnapshot::make(*source().buffers, me(), options.refit.threads);
     if (made) {
       snapshot = *std::move(made);
     } else {
       snapshot = nullptr;
-      given_source.trouble = source.trouble = "no snapshot: " + made.error().message;
+      given_source.trouble = source().trouble = "no snapshot: " + made.error().message;
       return;
     }
   }
   given_memory = GpuMemoryWatch::of("source", given_source, me());
-  source.buffers = &snapshot->buffers();
+  source().buffers = &snapshot->buffers();
 }
 
 void Session::State::take_snapshot(SessionReport& report) {
   if (snapshot == nullptr) return;
   const Stopwatch clock;
-  source.trouble = given_source.trouble;
-  if (source.trouble.empty()) source.trouble = given_memory.look().trouble;
-  if (source.trouble.empty())
+  source().trouble = given_source.trouble;
+  if (source().trouble.empty()) source().trouble = given_memory.look().trouble;
+  if (source().trouble.empty())
     if (auto done = snapshot->take(*given_source.buffers); !done)
-      source.trouble = "the snapshot: " + done.error().message;
+      source().trouble = "the snapshot: " + done.error().message;
   report.snapshot_seconds = clock.seconds();
 }
 
+std::uint64_t Session::State::digest_of_targets() const {
+  if (targets().size() == 1) return digest_of(targets().front().side);
+  Digest all;
+  for (const Held& target : targets()) all.add(digest_of(target.side));
+  return all.value();
+}
+
 std::string Session::State::trouble() const {
-  for (const auto& [name, side] : {std::pair("source", &source), std::pair("target", &target)})
-    if (auto wrong = trouble_of(name, *side, control.size()); !wrong.empty()) return wrong;
-  if (source.values()->model().digest() != target.values()->model().digest())
-    return fmt::format(
-        "source ({}) and target ({}) are layouts of different models; both must have the "
-        "same canonical tensors",
-        source.values()->name(), target.values()->name());
-  if (options.buffering == Buffering::doubled && target.buffers != nullptr &&
-      target.back == nullptr)
-    return "doubled buffering needs `back`, the second copy of the target";
+  if (targets().empty()) return "a session needs a target";
+  for (const Held& one : held)
+    if (auto wrong = trouble_of(one.name, one.side, control.size()); !wrong.empty()) return wrong;
+  for (const Held& target : targets()) {
+    const SessionSide& to = target.side;
+    if (source().values()->model().digest() != to.values()->model().digest())
+      return fmt::format(
+          "source ({}) and {} ({}) are layouts of different models; both must have the "
+          "same canonical tensors",
+          source().values()->name(), target.name, to.values()->name());
+    if (options.buffering == Buffering::doubled && to.buffers != nullptr && to.back == nullptr)
+      return fmt::format("doubled buffering needs `back`, the second copy of the {}", target.name);
+    if (to.published != nullptr && to.published != published)
+      return "the targets of a rank have one version; pass the same PublishedVersion for all";
+  }
   if (options.host.size() > kMaxHostName)
     return fmt::format("the name of the host has {} bytes, at most {} are allowed",
                        options.host.size(), kMaxHostName);
@@ -137,61 +163,70 @@ BeginRecord Session::State::record(BeginRecord::Kind kind, std::int64_t version)
   BeginRecord out{.kind = kind, .version = version};
   const TargetVersion now = target_version();
   out.target_version = now.state == TargetState::whole ? now.version : -1;
-  out.source = digest_of(source);
-  out.target = digest_of(target);
+  out.source = digest_of(source());
+  out.target = digest_of_targets();
   out.staging = static_cast<std::uint64_t>(std::max<Index>(0, options.refit.staging_bytes));
   out.options = agreed.empty() ? session::options_word(options) : agreed[me().index()].options;
   out.trouble = memory_trouble(out.memory);
   const bool same_layouts = !agreed.empty() && out.source == agreed[me().index()].source &&
                             out.target == agreed[me().index()].target;
   if (same_layouts) {
-    out.addresses = memory_digest(source_addresses, target_addresses);
-    const bool usable = source.trouble.empty() && target.trouble.empty();
+    out.addresses = memory_digest();
+    const bool usable =
+        std::ranges::all_of(held, [](const Held& one) { return one.side.trouble.empty(); });
     if (out.addresses == agreed[me().index()].addresses && usable) return out;
-    out.change = source_addresses.change(source);
-    if (out.change.empty()) out.change = target_addresses.change(target);
+    out.change = address_change();
   }
   // A change is checked as thoroughly as new sides are.
   if (auto wrong = trouble(); !wrong.empty()) out.trouble = std::move(wrong);
-  if (!same_layouts && out.trouble.empty())
-    out.addresses =
-        memory_digest(Addresses("source", source, me()), Addresses("target", target, me()));
+  if (!same_layouts && out.trouble.empty()) {
+    out.addresses = 0;
+    for (const Held& one : held)
+      out.addresses = joined(out.addresses, Addresses(one.name, one.side, me()).digest(one.side));
+  }
   return out;
 }
 
 void Session::State::watch_memory() {
-  is_watched = is_watched &&
-               memory_digest(source_addresses, target_addresses) == agreed[me().index()].addresses;
+  is_watched = is_watched && memory_digest() == agreed[me().index()].addresses;
   if (is_watched) return;
-  source_memory = GpuMemoryWatch::of("source", source, me());
-  target_memory = GpuMemoryWatch::of("target", target, me());
+  for (Held& one : held) one.memory = GpuMemoryWatch::of(one.name, one.side, me());
   is_watched = true;
 }
 
 std::string Session::State::memory_trouble(std::uint64_t& id) {
-  const GpuMemoryWatch::State from = source_memory.look(), to = target_memory.look();
-  id = from.id;
-  for (const std::string& trouble : {from.trouble, to.trouble})
-    if (!trouble.empty()) return trouble;
+  for (const Held& one : held) {
+    const GpuMemoryWatch::State now = one.memory.look();
+    if (&one == &held.front()) id = now.id;
+    if (!now.trouble.empty()) return now.trouble;
+  }
   if (std::string trouble = published->trouble(); !trouble.empty()) return trouble;
-  return check_memory.trouble({source.buffers, target.buffers, target.back, me()});
+  const SessionSide first = targets().empty() ? SessionSide() : targets().front().side;
+  return check_memory.trouble({source().buffers, first.buffers, first.back, me(), more_targets});
 }
 
 std::string Session::State::job_trouble() {
-  if (job == nullptr) return "nothing is planned, because the last refit() could not plan anew";
-  for (const SessionSide* side : {&source, &target})
-    if (!side->trouble.empty()) return side->trouble;
+  if (jobs.empty()) return "nothing is planned, because the last refit() could not plan anew";
+  for (const Held& one : held)
+    if (!one.side.trouble.empty()) return one.side.trouble;
   std::uint64_t id = 0;
   if (std::string trouble = memory_trouble(id); !trouble.empty()) return trouble;
   const BeginRecord& then = agreed[me().index()];
-  if (digest_of(source) != then.source || digest_of(target) != then.target)
+  if (digest_of(source()) != then.source || digest_of_targets() != then.target)
     return "a layout changed since the last refit()";
-  std::string change = source_addresses.change(source);
-  return change.empty() ? target_addresses.change(target) : change;
+  return address_change();
 }
 
-std::uint64_t Session::State::memory_digest(const Addresses& from, const Addresses& to) const {
-  return mix64(from.digest(source)) + to.digest(target);
+std::uint64_t Session::State::memory_digest() const {
+  std::uint64_t all = 0;
+  for (const Held& one : held) all = joined(all, one.planned.digest(one.side));
+  return all;
+}
+
+std::string Session::State::address_change() const {
+  for (const Held& one : held)
+    if (std::string change = one.planned.change(one.side); !change.empty()) return change;
+  return "";
 }
 
 Result<> Session::State::prepare() {
@@ -205,18 +240,26 @@ Result<> Session::State::prepare() {
   if (tracer)
     if (auto aligned = tracer->align_clocks(control, deadline()); !aligned)
       return finish(std::move(aligned).error());
-  return make_job();
+  return make_jobs();
 }
 
-Result<> Session::State::make_job() {
-  job.reset();
+Result<> Session::State::make_jobs() {
+  jobs.clear();
   is_recorded = false;
-  job = RESHARD_TRY(
-      Job::prepare({transport, control, source, target, options, session::least_staging(received),
-                    tracer ? &tracer->recorder() : nullptr}));
+  std::vector<SessionSide> sides;
+  for (const Held& target : targets()) sides.push_back(target.side);
+  auto found = session::job_targets(sides, me());
+  if (!found) return finish(std::move(found).error());
+  job_targets = *std::move(found);
+  const Index staging = session::least_staging(received) / std::ssize(job_targets);
+  std::vector<std::unique_ptr<Job>> made;
+  for (const session::JobTarget& target : job_targets)
+    made.push_back(RESHARD_TRY(Job::prepare({transport, control, source(), target.side(), options,
+                                             staging, tracer ? &tracer->recorder() : nullptr})));
+  jobs = std::move(made);
+  sum_up();
   agreed = received;
-  source_addresses = Addresses("source", source, me());
-  target_addresses = Addresses("target", target, me());
+  for (Held& one : held) one.planned = Addresses(one.name, one.side, me());
   replaced_snapshot.reset();
   Digest all;
   for (const BeginRecord& r : agreed)
@@ -225,7 +268,26 @@ Result<> Session::State::make_job() {
   return {};
 }
 
-bool Session::State::has_target() const { return target.buffers != nullptr; }
+void Session::State::sum_up() {
+  std::map<Rank, PeerVolume> volumes;
+  counts = {};
+  for (const auto& job : jobs) {
+    for (const PeerVolume& peer : job->peers()) {
+      PeerVolume& sum = volumes[peer.peer];
+      sum.peer = peer.peer;
+      sum.sent += peer.sent;
+      sum.received += peer.received;
+    }
+    counts += job->conversions();
+  }
+  peers.clear();
+  for (const auto& [rank, sum] : volumes) peers.push_back(sum);
+}
+
+bool Session::State::has_target() const {
+  return std::ranges::any_of(targets(),
+                             [](const Held& target) { return target.side.buffers != nullptr; });
+}
 
 int Session::State::next_copy() const {
   const bool doubled = options.buffering == Buffering::doubled;

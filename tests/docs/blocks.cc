@@ -30,6 +30,14 @@ Result<> background(Session& session, std::int64_t version) {
   return {};
 }
 
+Result<> targets(Transport& transport, ControlPlane& control, const SessionSide& source,
+                 const std::shared_ptr<const ModelLayout>& prefill,
+                 const std::shared_ptr<const ModelLayout>& decode,
+                 const RankBuffers* prefill_memory, const RankBuffers* decode_memory) {
+#include "tests/docs/targets.inc"
+  return {};
+}
+
 Result<> refit(const Planner& planner, const RankBuffers& source, const RankBuffers& target,
                Transport& transport, ControlPlane& control) {
 #include "tests/docs/refit.inc"

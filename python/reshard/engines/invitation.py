@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["MAX_DEADLINE", "PROTOCOL", "Invitation", "InvitedLink", "Invitations"]
 
 #: Of what trainers and workers tell each other. Both sides must have the same.
-PROTOCOL = 8
+PROTOCOL = 9
 
 #: The longest deadline that a worker accepts, in seconds.
 MAX_DEADLINE = 3600.0
@@ -33,6 +33,7 @@ MAX_DEADLINE = 3600.0
 _BEGIN, _READY = 1.0, 10.0
 # At most so many groups that a worker is joining.
 _MOST = 8
+_MAX_RANKS = 1 << 20
 
 
 @dataclass(kw_only=True)
@@ -47,7 +48,7 @@ class Invitation:
   job: str
   secret: str = field(repr=False)
   trainers: int
-  workers: int
+  engines: list[int]  # the number of workers of each
   transport: str
   deadline: float
   route: str
@@ -58,8 +59,20 @@ class Invitation:
   adapters: dict[str, dict[str, Any]] = field(default_factory=dict, repr=False)  # by name: what the engine knows it by, and configs
   draft_config: str | None = field(default=None, repr=False)  # None: no draft model is updated
   wanted: list[int] | None = field(default=None, repr=False)  # the numbers of tensors to update; None: all
+  engine: int = 0  # the number of the one that is invited
   protocol: int = PROTOCOL
   ready: bool = False  # all ranks have joined
+
+  @property
+  def workers(self) -> int:
+    """Those of all engines."""
+    return sum(self.engines)
+
+  @property
+  def ranks(self) -> range:
+    """The ranks of the workers of the engine that is invited."""
+    first = self.trainers + sum(self.engines[: self.engine])
+    return range(first, first + self.engines[self.engine])
 
   def as_dict(self, ready: bool = False) -> dict[str, Any]:
     """For a client."""
@@ -88,9 +101,13 @@ class Invitation:
       raise reshard.InvalidArgumentError(
         f"deadline {self.deadline!r}: must be above 0 and at most {MAX_DEADLINE:g} seconds"
       )
-    for name in ("trainers", "workers"):
-      if not isinstance(getattr(self, name), int) or getattr(self, name) < 1:
-        raise reshard.InvalidArgumentError(f"{name} {getattr(self, name)!r}: must be at least 1")
+    if not isinstance(self.engines, list) or not self.engines:
+      raise reshard.InvalidArgumentError(f"engines {self.engines!r}: must be a list of numbers of workers")
+    for name, number in [("trainers", self.trainers), *(("workers", workers) for workers in self.engines)]:
+      if not isinstance(number, int) or not 1 <= number <= _MAX_RANKS:
+        raise reshard.InvalidArgumentError(f"{name} {number!r}: must be from 1 to {_MAX_RANKS}")
+    if not isinstance(self.engine, int) or not 0 <= self.engine < len(self.engines):
+      raise reshard.InvalidArgumentError(f"engine {self.engine!r}: must be the number of one of {len(self.engines)} engines")
     if self.wanted is not None and not isinstance(self.wanted, list):
       raise reshard.InvalidArgumentError(f"wanted {self.wanted!r}: must be a list of numbers, or null")
     count = len(self.tensors)

@@ -8,7 +8,7 @@ by the address of a trainer; `stream` moves a model over it in buckets.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import reshard
@@ -49,9 +49,9 @@ class Link:
   def session(
     self,
     source: reshard.Layout,
-    target: reshard.Layout,
+    target: reshard.Layout | Sequence[reshard.Layout],
     source_tensors: Mapping[str, Any] | None = None,
-    target_tensors: Mapping[str, Any] | None = None,
+    target_tensors: Mapping[str, Any] | Sequence[Mapping[str, Any] | None] | None = None,
     published: reshard.PublishedVersion | None = None,
     on_phase: Callable[[str], None] | None = None,
     threads: int = 0,
@@ -60,7 +60,7 @@ class Link:
   ) -> reshard.Session:
     """Collective. Plans, and shares memory. The caller owns the session; prepare() keeps its own.
 
-    stream, snapshot  as for reshard.Session.
+    target, target_tensors, stream, snapshot  as for reshard.Session.
     """
     with self.ends_the_group():
       return reshard.Session(
@@ -81,9 +81,9 @@ class Link:
   def prepare(
     self,
     source: reshard.Layout,
-    target: reshard.Layout,
+    target: reshard.Layout | Sequence[reshard.Layout],
     source_tensors: Mapping[str, Any] | None = None,
-    target_tensors: Mapping[str, Any] | None = None,
+    target_tensors: Mapping[str, Any] | Sequence[Mapping[str, Any] | None] | None = None,
     published: reshard.PublishedVersion | None = None,
     on_phase: Callable[[str], None] | None = None,
     snapshot: bool = False,
@@ -92,8 +92,7 @@ class Link:
 
     published  where a worker's version is noted; it outlives the session.
     """
-    tensors = (source_tensors, target_tensors)
-    self._session = self.session(source, target, *tensors, published, on_phase, snapshot=snapshot)
+    self._session = self.session(source, target, source_tensors, target_tensors, published, on_phase, snapshot=snapshot)
 
   def refit(self, version: int, stream: Any = None) -> reshard.SessionReport:
     """Collective. Brings the workers' tensors to `version`; `stream` as for Session.refit().

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import queue
 import secrets
@@ -10,13 +11,14 @@ import tempfile
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 
 import reshard
 from reshard import _manifest as manifest
 from reshard._collective import gathered
 from reshard._errors import add_note
 from reshard.engines import checking
+from reshard.engines.clients import Clients, world_size
 from reshard.engines.hidden import without_secret
 from reshard.engines.invitation import MAX_DEADLINE, Invitation, InvitedLink
 from reshard.engines.link import TornError
@@ -32,6 +34,8 @@ if TYPE_CHECKING:
 __all__ = ["Client", "EngineTrainer", "layouts_of"]
 
 T = TypeVar("T")
+
+_log = logging.getLogger(__name__)
 
 
 class Client(Protocol):
@@ -53,22 +57,19 @@ class Client(Protocol):
 class EngineTrainer:
   """A trainer of a running engine. The adapters' trainers derive from it and say what its arguments are."""
 
-  #: Whether the engine's workers can check themselves.
-  CHECKS: ClassVar[bool] = False
-
   def __init__(
     self,
     layout: reshard.Layout,
     tensors: Mapping[str, Any],
     *,
-    client: Client | None = None,
+    client: Client | Sequence[Client] | None = None,
     rank: int = 0,
     size: int = 1,
     url: str | None = None,
     job: str | None = None,
     secret: str | None = None,
     transport: str = "shm",
-    workers: int | None = None,
+    workers: int | Sequence[int] | None = None,
     route: str = "auto",
     in_place: bool = False,
     verify: bool = False,
@@ -83,15 +84,15 @@ class EngineTrainer:
     snapshot: bool = False,
   ) -> None:
     _check_options(client, rank, route, deadline, check)
-    if check and not self.CHECKS:
-      raise reshard.UnsupportedError(f"check={check}: workers of this engine do not check themselves")
     parts = Parts(layout, only, adapters, merge, draft)
     self.rank, self.size, self.version = rank, size, 0
-    self._client, self._pause, self._on_phase, self._share = client, pause, on_phase, float(check)
+    self._client = client = Clients(client) if isinstance(client, Sequence) else client
+    self._pause, self._on_phase, self._share = pause, on_phase, float(check)
     self._snapshot, self._pending = snapshot, False
     self._tensors = dict(tensors)
     self._merge: Any = None
-    given = {"url": url, "job": job, "secret": secret, "workers": workers}
+    engines = [workers] if isinstance(workers, int) else workers and list(workers)
+    given = {"url": url, "job": job, "secret": secret, "engines": engines}
     self._invitation = Invitation(
       **_agreed(client, size, given),
       trainers=size,
@@ -185,15 +186,19 @@ class EngineTrainer:
       model = manifest.model_of(self._invitation.tensors)
       with link.ends_the_group():
         parts.check_taken(p["tensor"] for x in messages[trainers:] for held in x["holds"] for p in held["parts"])
-      source, target = layouts_of(model, messages, trainers)
+      source, targets = layouts_of(model, messages, trainers, self._invitation.engines)
       _check_same(layout, source, self.rank)
       if len(parts.table) != len(layout.model.tensors) or parts.draft_config is not None:
         self._tensors = parts.tensors(self._tensors, source, self.rank)
       self._tensors = {t.name: _viewed(self._tensors[t.name], t.shape) for t in source.local(self.rank)}
-      link.prepare(source, target, source_tensors=self._tensors, on_phase=self._on_phase, snapshot=self._snapshot)
+      link.prepare(source, targets, source_tensors=self._tensors, on_phase=self._on_phase, snapshot=self._snapshot)
       self._source = source
       workers = messages[trainers:]
       self.version = max(int(x["version"]) for x in workers)
+      self._checks = all(bool(x.get("checks")) for x in workers)
+      with link.ends_the_group():
+        if self._share > 0:
+          self._must_check()
     except BaseException as error:
       if self._client is not None:
         self._call.raise_instead(error)
@@ -287,11 +292,15 @@ class EngineTrainer:
 
     Errors: as update()'s; UnsupportedError for an engine whose workers do not check themselves.
     """
-    if not self.CHECKS:
-      raise reshard.UnsupportedError("workers of this engine do not check themselves")
+    self._must_check()
     if self._pending:
       raise reshard.InvalidArgumentError("an update is in the background: call its result() first")
     return self._together({"version": self.version, "check": checking.NOW}, self._compare)
+
+  def _must_check(self) -> None:
+    """Raises UnsupportedError if some workers cannot check themselves."""
+    if not self._checks:
+      raise reshard.UnsupportedError("workers of this engine do not check themselves")
 
   def _compare(self) -> Report:
     with self._link.ends_the_group():
@@ -341,8 +350,14 @@ class EngineTrainer:
       raise TornError(f"the engine is torn: {failed[0]}")
 
   def close(self) -> None:
-    """Leaves the group; the engine keeps its weights. Idempotent."""
-    link = getattr(self, "_link", None)
+    """Leaves the group, on rank 0 with those workers that can be told to; the engine keeps its weights. Idempotent."""
+    link, leave = getattr(self, "_link", None), getattr(self._client, "leave", None)
+    self._client = None
+    if leave is not None and link is not None and link.works:
+      try:
+        leave(self._invitation.job)
+      except Exception as error:  # an engine that has ended
+        _log.warning("reshard: the engine's workers were not told to leave: %s", error)
     if link is not None:
       if self._merge is not None:
         self._merge.close()
@@ -364,7 +379,7 @@ class EngineTrainer:
     return f"<{type(self).__name__} rank {self.rank} of {i.trainers}, {i.workers} workers, at {self.version}>"
 
 
-def _check_options(client: Client | None, rank: int, route: str, deadline: float, check: float) -> None:
+def _check_options(client: Any, rank: int, route: str, deadline: float, check: float) -> None:
   if (client is None) != (rank != 0):
     raise ValueError("rank 0 of the trainer, and no other, has the client")
   if route not in ("auto", "local", "checkpoint"):
@@ -376,11 +391,20 @@ def _check_options(client: Client | None, rank: int, route: str, deadline: float
 
 
 def layouts_of(
-  model: reshard.Model, messages: list[Any], trainers: int
-) -> tuple[reshard.Layout, reshard.Layout]:
-  """The trainers' and the workers' layouts, from the messages of all ranks."""
+  model: reshard.Model, messages: list[Any], trainers: int, engines: Sequence[int] | None = None
+) -> tuple[reshard.Layout, list[reshard.Layout]]:
+  """The trainers' layout and that of each engine, from the messages of all ranks.
+
+  engines  the number of workers of each; None: all other ranks are one engine
+  """
   source = _layout_of("trainer", model, messages, range(trainers))
-  return source, _layout_of("engine", model, messages, range(trainers, len(messages)), omit=True)
+  targets: list[reshard.Layout] = []
+  first = trainers
+  for i, workers in enumerate(engines or [len(messages) - trainers]):
+    name = "engine" if engines is None or len(engines) == 1 else f"engine {i + 1}"
+    targets.append(_layout_of(name, model, messages, range(first, first + workers), omit=True))
+    first += workers
+  return source, targets
 
 
 def _layout_of(
@@ -420,13 +444,6 @@ def _method(client: Any, name: str) -> Callable[..., Any]:
   return cast(Callable[..., Any], found)
 
 
-def _world_size(client: Any) -> int:
-  found = getattr(client, "get_world_size", None)
-  if found is None:
-    raise ValueError(f"pass workers=: the client {client!r} has no get_world_size()")
-  return int(found())
-
-
 def _agreed(client: Client | None, size: int, given: dict[str, Any]) -> dict[str, Any]:
   """The rendezvous, equal on every rank of the trainer; rank 0 makes what it was not given.
 
@@ -447,17 +464,21 @@ def _agreed(client: Client | None, size: int, given: dict[str, Any]) -> dict[str
   common = next(dict(answer) for answer in made if answer is not None)
   for name, value in given.items():
     if value not in (None, common[name]):
-      raise ValueError(f"{name}= differs from that of rank 0")
+      raise ValueError(f"{'workers' if name == 'engines' else name}= differs from that of rank 0")
   return common
 
 
 def _completed(client: Client | None, given: dict[str, Any]) -> dict[str, Any]:
-  workers = given["workers"]
+  engines = given["engines"]
+  if engines is None:
+    engines = client.sizes() if isinstance(client, Clients) else [world_size(client)]
+  if isinstance(client, Clients) != (len(engines) > 1) or (isinstance(client, Clients) and len(client) != len(engines)):
+    raise ValueError(f"workers= has {len(engines)} entries: one for each of the engines in client=")
   return {
     "url": given["url"] or f"file://{tempfile.gettempdir()}",
     "job": given["job"] or f"reshard-{os.getpid()}-{uuid.uuid4().hex[:12]}",
     "secret": given["secret"] or secrets.token_hex(32),
-    "workers": _world_size(client) if workers is None else workers,
+    "engines": engines,
   }
 
 

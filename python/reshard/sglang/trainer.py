@@ -3,8 +3,7 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,9 +14,6 @@ from reshard.lora._config import as_dict, for_inference
 from reshard.sglang.client import EngineClient
 
 __all__ = ["Adapter", "Trainer"]
-
-_log = logging.getLogger(__name__)
-
 
 @dataclass(frozen=True)
 class Adapter:
@@ -47,8 +43,9 @@ class Trainer(EngineTrainer):
   layout      of the trainer, over the ranks [0, size).
   tensors     this rank's local tensors, by the layout's names: all on the host, or all on one GPU.
               Their addresses must not change.
-  engine      of rank 0: see `EngineClient`. None on other ranks.
-  workers     of the engine; by default it is asked.
+  engine      of rank 0: see `EngineClient`; a list of several, which each update brings to one version
+              (docs/targets.md). None on other ranks.
+  workers     of the engine; of several a list. By default they are asked.
   rank, size  of this process among the trainer's.
   url, job, secret
               where the group meets, its name and its secret; rank 0 makes them by default, and the
@@ -87,7 +84,7 @@ class Trainer(EngineTrainer):
     tensors: Mapping[str, Any],
     *,
     engine: Any = None,
-    workers: int | None = None,
+    workers: int | Sequence[int] | None = None,
     **options: Any,
   ) -> None:
     for name in ("client", "in_place", "pause"):
@@ -95,27 +92,17 @@ class Trainer(EngineTrainer):
         raise ValueError(f"{name}= is not for SGLang")
     if options.get("adapters"):
       options["adapters"] = _adapters(options["adapters"])
-    self._engine = None
-    if engine is not None:
-      self._engine = EngineClient(engine, workers, drafts=options.get("draft") is not None)
-    super().__init__(layout, tensors, client=self._engine, workers=workers, **options)
+    drafts = options.get("draft") is not None
+    client: Any = None
+    if isinstance(engine, Sequence):
+      of_each = workers if isinstance(workers, Sequence) else [workers] * len(engine)
+      client = [EngineClient(one, its, drafts) for one, its in zip(engine, of_each, strict=True)]
+    elif engine is not None:
+      client = EngineClient(engine, workers if isinstance(workers, int) else None, drafts)
+    super().__init__(layout, tensors, client=client, workers=workers, **options)
 
   def _show_draft(self, link: InvitedLink) -> None:
     """Does nothing: SGLang calls the loader for its draft models, too."""
-
-  def close(self) -> None:
-    """Leaves the group, on rank 0 with the engine's workers; the engine keeps its weights. Idempotent.
-
-    Without it the process of rank 0 waits up to ten seconds for the workers when it ends.
-    """
-    engine, self._engine = self._engine, None
-    link = getattr(self, "_link", None)
-    if engine is not None and link is not None and link.works:
-      try:
-        engine.leave(self._invitation.job)
-      except Exception as error:  # an engine that has ended
-        _log.warning("reshard: the engine's workers were not told to leave: %s", error)
-    super().close()
 
 
 def _adapters(given: Mapping[str, Any]) -> dict[str, Adapter]:

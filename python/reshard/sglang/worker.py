@@ -119,7 +119,9 @@ class _Worker:
   def join(self, model: torch.nn.Module, said: Mapping[str, Any]) -> None:
     """Begins to join a trainer; or, if its group is complete, takes it, and leaves a former one."""
     invitation = Invitation.of(said)
-    link = self._invitations.take(invitation, invitation.trainers + _rank())
+    if not _rank() < len(invitation.ranks):
+      raise reshard.InvalidArgumentError(f"worker {_rank()} of an engine of {len(invitation.ranks)} workers: pass the right workers=")
+    link = self._invitations.take(invitation, invitation.ranks[_rank()])
     if link is None:
       return
     self.leave()
@@ -132,22 +134,23 @@ class _Worker:
     self._link = link
 
   def _prepare(self, model: torch.nn.Module, link: InvitedLink) -> None:
-    said, first = link.invitation, link.invitation.trainers
-    models = updated_models(said, link.rank - first, model, _invited[said.job].drafts)
+    said, own = link.invitation, link.invitation.ranks
+    models = updated_models(said, link.rank - own.start, model, _invited[said.job].drafts)
     adapters = Adapters(said, model)
     mine = {"known": [m.is_known for m in models], "untaken": adapters.untaken}
-    messages = link.gather(mine)[first:]
+    messages = link.gather(mine)[own.start : own.stop]
     _check_taken(said, messages)
     for i, updated in enumerate(models):
       updated.choose(all(other["known"][i] for other in messages if len(other["known"]) > i))
     tensors = manifest.model_of(said.tensors)
     holds = [entry for updated in models for entry in updated.holds] + adapters.holds(tensors)
     messages = link.gather({"holds": holds, "quant": None, "version": self._version, "open": False})
-    source, target = layouts_of(tensors, messages, first)
+    source, targets = layouts_of(tensors, messages, said.trainers, said.engines)
+    target = targets[said.engine]
     buffers = reshard.RankBuffers.allocate(target, [link.rank], shared=True)
     memory = buffers.tensors(link.rank)
     self._arrived = {t.name: _viewed(t, memory[t.name]) for t in target.local(link.rank)}
-    link.prepare(source, target, target_tensors=memory)
+    link.prepare(source, targets, target_tensors=[memory if i == said.engine else None for i in range(len(targets))])
     self._models, self._adapters, self._forms = models, adapters, forms_of(models)
     _log.info("reshard: joined, as rank %d; %s", link.rank, ", ".join(m.route for m in models))
 

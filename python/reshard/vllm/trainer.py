@@ -23,7 +23,8 @@ class Trainer(EngineTrainer):
   layout      of the trainer, over the ranks [0, size).
   tensors     this rank's local tensors, by the layout's names: all on the host, or all on one GPU.
               Their addresses must not change.
-  client      of rank 0: HttpClient, LocalClient, or one of vLLM's own. None on other ranks.
+  client      of rank 0: HttpClient, LocalClient, or one of vLLM's own; a list of the clients of several
+              engines, which each update brings to one version (docs/targets.md). None on other ranks.
   rank, size  of this process among the trainer's.
   url         where the group meets (see `reshard.join`): "tcp://HOST:PORT" of a port that is free
               on rank 0's host, or "file:///FOLDER" that all can access; by default a folder of this
@@ -31,7 +32,8 @@ class Trainer(EngineTrainer):
   job         a name that is new for each attempt; rank 0 makes one by default.
   secret      of 16 to 4096 characters; rank 0 makes one by default.
   transport   "shm" within a host; see `reshard.join`.
-  workers     of the engine, of all data-parallel replicas; by default the client is asked.
+  workers     of the engine, of all data-parallel replicas; of several engines a list. By default the
+              client is asked.
   route       how a worker takes its weights: "local" (its own parts only, as its loader would leave
               them), "checkpoint" (all tensors, through `load_weights`) or "auto" (local if its
               layout can be found out, else checkpoint).
@@ -70,5 +72,3 @@ class Trainer(EngineTrainer):
   TornError (an AbortedError) if a worker could not load what had arrived;
   UnsupportedError if a worker cannot take the model; RuntimeError of the client.
   """
-
-  CHECKS = True

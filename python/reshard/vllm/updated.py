@@ -116,7 +116,7 @@ class Updated:
         form = way.forms[name.removeprefix(self.prefix)]
         yield form.name, form.view(routes.bytes_of(tensor)).clone()
 
-    rank, anyone = link.rank - link.invitation.trainers, lambda mine: checking.differs(link, mine)
+    rank, anyone = link.rank - link.invitation.ranks.start, lambda mine: checking.differs(link, mine)
     return check_model(self._model, vllm_config, device, weights, model_config=self._config, rank=rank, anyone=anyone)
 
 

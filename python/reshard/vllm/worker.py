@@ -100,7 +100,10 @@ class WorkerEngine(WeightTransferEngine):  # type: ignore[misc]
       self._fails("could not join the trainer", error, parallel.rank == parallel.world_size - 1)
 
   def _join(self, init_info: InitInfo) -> None:
-    rank = init_info.trainers + _worker_rank(self._vllm_config.parallel_config)
+    worker = _worker_rank(self._vllm_config.parallel_config)
+    if not worker < len(init_info.ranks):
+      raise reshard.InvalidArgumentError(f"worker {worker} of an engine of {len(init_info.ranks)} workers: pass the right workers=")
+    rank = init_info.ranks[worker]
     state.check(self._own_model, self._vllm_config, init_info.in_place, update=init_info.in_place)
     link = self._invitations.take(init_info, rank, {"open": self._open, "drafts": self._drafts()})
     if link is None:
@@ -126,12 +129,12 @@ class WorkerEngine(WeightTransferEngine):  # type: ignore[misc]
       raise error
 
   def _prepare(self, link: InvitedLink, init_info: InitInfo) -> None:
-    first = init_info.trainers
+    own = init_info.ranks
     model = manifest.model_of(init_info.tensors)
     adapters = Adapters(init_info, self._own_model, self._vllm_config)
     with adapters.electing(init_info.job, link.rank), self._inside():
-      models = updated(init_info, link.rank - first, self._own_model, self._vllm_config, self._draft)
-      messages = link.gather({"routes": [m.found for m in models]})[first:]
+      models = updated(init_info, link.rank - own.start, self._own_model, self._vllm_config, self._draft)
+      messages = link.gather({"routes": [m.found for m in models]})[own.start : own.stop]
       adapters.elect()
       ways = [m.choose([other["routes"][i] for other in messages]) for i, m in enumerate(models)]
       quant = models[0].quant
@@ -141,20 +144,22 @@ class WorkerEngine(WeightTransferEngine):  # type: ignore[misc]
           "quant": quant and quant.as_dict(),
           "version": self._at(),
           "open": self._open,
+          "checks": True,
         }
       )
-    source, target = layouts_of(model, messages, first)
+    source, targets = layouts_of(model, messages, init_info.trainers, init_info.engines)
     live = {name: tensor for m in models for name, tensor in m.live.items()}
-    arrived = Arrived(target, link.rank, live)
-    link.prepare(source, target, target_tensors=arrived.memory, published=self._published)
+    arrived = Arrived(targets[init_info.engine], link.rank, live)
+    memory = [arrived.memory if i == init_info.engine else None for i in range(len(targets))]
+    link.prepare(source, targets, target_tensors=memory, published=self._published)
     self._models, self._adapters, self._arrived, self._live = models, adapters, arrived, bool(live)
     self._source = source
     self._placement = self._placed()
     logger.info(
       "reshard: worker %d of %d joined %d trainer ranks; route %s",
-      link.rank - first,
-      init_info.workers,
-      first,
+      link.rank - own.start,
+      len(own),
+      init_info.trainers,
       ", ".join(ways),
     )
 

@@ -72,7 +72,9 @@ each training step. A refit plans nothing and allocates nothing per tensor. Ever
 layouts, and tensors only for the side or sides that it holds a part of.
 
 group           from join(), local(), from_torch(), from_store() or from_ray()
-source, target  Layouts of one model, plain or quantised
+source, target  Layouts of one model, plain or quantised. `target` may be a list of several, such as
+                engines in different roles: every refit brings all of them to its version. Then
+                target_tensors and back_tensors are lists, too, with an entry for each
 source_tensors  {local tensor name: tensor} of this rank, as layout.local(rank) lists them; a callable
 target_tensors  that returns such a dict; or a RankBuffers. None if the rank has none of that side.
                 RankBuffers says what is a tensor. They are held until the session ends.
@@ -294,7 +296,8 @@ void bind_calls(nb::class_<TensorSession>& bound) {
       .def("update", &update_session, nb::kw_only(), nb::arg("source") = ellipsis,
            nb::arg("target") = ellipsis, nb::arg("source_tensors") = ellipsis,
            nb::arg("target_tensors") = ellipsis, nb::arg("back_tensors") = ellipsis,
-           nb::sig("def update(self, *, source: Layout = ..., target: Layout = ..., "
+           nb::sig("def update(self, *, source: Layout = ..., "
+                   "target: Layout | collections.abc.Sequence[Layout] = ..., "
                    "source_tensors: typing.Any = ..., target_tensors: typing.Any = ..., "
                    "back_tensors: typing.Any = ...) -> None"),
            "Replaces layouts or tensors of this rank; what is not given stays. Not collective: the "
@@ -331,7 +334,8 @@ void bind_session(nb::module_& m) {
       nb::arg("replan") = false, nb::arg("snapshot") = false, nb::arg("trace") = nb::none(),
       nb::arg("on_phase") = nb::none(), nb::arg("published") = nb::none(),
       nb::arg("stream") = nb::none(),
-      nb::sig("def __init__(self, group: ProcessGroup, *, source: Layout, target: Layout, "
+      nb::sig("def __init__(self, group: ProcessGroup, *, source: Layout, "
+              "target: Layout | collections.abc.Sequence[Layout], "
               "source_tensors: typing.Any = None, target_tensors: typing.Any = None, "
               "back_tensors: typing.Any = None, "
               "buffering: typing.Literal['in_place', 'doubled'] = 'in_place', "

@@ -3,17 +3,11 @@
 
 #include <fmt/format.h>
 
-#include <array>
-
 #include "python/src/sessions/session_call.h"
 #include "reshard/base/closest_name.h"
 
 namespace reshard::python {
 namespace {
-
-constexpr const char* kSource = "source ";
-constexpr const char* kTarget = "target ";
-constexpr const char* kBack = "back ";
 
 template <class T>
 struct Choice {
@@ -77,18 +71,6 @@ void rethrow_of_python(const std::exception_ptr& thrown, const std::string& note
   } catch (const std::exception&) {
     // All ranks have its text in the library's error.
   }
-}
-
-TensorBuffers* memory_of(const nb::object& buffers) {
-  return buffers.is_valid() ? &nb::cast<TensorBuffers&>(buffers) : nullptr;
-}
-
-std::shared_ptr<const Layout> layout_of(const char* side, const nb::object& given) {
-  if (!nb::isinstance<Layout>(given))
-    throw nb::type_error(
-        fmt::format("{}must be a reshard.Layout, not {}", side, nb::type_name(given.type()).c_str())
-            .c_str());
-  return nb::cast<std::shared_ptr<const Layout>>(given);
 }
 
 /// The path in a str or a path object. Throws for anything else.
@@ -170,31 +152,6 @@ SessionOptions TensorSession::options_of(const SessionArguments& arguments) {
   return options;
 }
 
-TensorSession::Sides TensorSession::sides_of(const SessionArguments& arguments) const {
-  Sides out = sides_;
-  out.source.trouble = out.target.trouble = "";
-  const auto take_side = [&](Side& side, const char* name, const nb::object& layout,
-                             const nb::object& tensors) {
-    if (layout.is_valid()) side.layout = layout_of(name, layout);
-    if (layout.is_valid() || tensors.is_valid())
-      side.buffers = buffers_of(tensors, side.layout, group_->rank(), name, stream_);
-    if (tensors.is_valid()) side.fresh = !side.buffers.is(tensors);
-    if (side.buffers.is_valid()) side.layout = memory_of(side.buffers)->layout();
-  };
-  Side& target = out.target;
-  take_side(out.source, kSource, arguments.source, arguments.source_tensors);
-  take_side(target, kTarget, arguments.target, arguments.target_tensors);
-  if (arguments.back_tensors.is_valid()) {
-    target.back = buffers_of(arguments.back_tensors, target.layout, group_->rank(), kBack, stream_);
-    target.fresh_back = !target.back.is(arguments.back_tensors);
-  }
-  if (target.back.is_valid() && memory_of(target.back)->layout() != target.layout)
-    raise(Code::invalid_argument,
-          "target_tensors and back_tensors are buffers of two Layout "
-          "objects; make both with one");
-  return out;
-}
-
 void TensorSession::take(const SessionArguments& arguments) {
   stream_ = arguments.stream;
   if (given(arguments.on_phase) && PyCallable_Check(arguments.on_phase.ptr()) == 0)
@@ -207,21 +164,6 @@ void TensorSession::take(const SessionArguments& arguments) {
   published_ = &nb::cast<PublishedWord&>(published_object_);
 }
 
-SessionSide TensorSession::side_of(const Side& side, bool is_target) const {
-  SessionSide out;
-  out.trouble = side.trouble;
-  if (side.layout == nullptr) return out;
-  if (side.layout->side.quantised != nullptr) {
-    out.quantised = side.layout->side.quantised;
-  } else {
-    out.layout = side.layout->side.values;
-  }
-  if (const TensorBuffers* buffers = memory_of(side.buffers)) out.buffers = &buffers->memory();
-  if (const TensorBuffers* back = memory_of(side.back)) out.back = &back->memory();
-  if (is_target && published_ != nullptr) out.published = &published_->version();
-  return out;
-}
-
 void TensorSession::prepare(SessionOptions options, bool usable) {
   const Group::Use use(*group_, "Session()");
   Call call(*this, nb::bool_(false));
@@ -230,8 +172,8 @@ void TensorSession::prepare(SessionOptions options, bool usable) {
     interruptible(
         [&] {
           session_.emplace(
-              unwrap(Session::prepare(use.data(), use.control(), side_of(sides_.source, false),
-                                      side_of(sides_.target, true), std::move(options))));
+              unwrap(Session::prepare(use.data(), use.control(), side_of(sides_.source),
+                                      targets_of(sides_), std::move(options))));
         },
         [&] { call.cancel(); });
   } catch (const Raised& raised) {
@@ -245,30 +187,6 @@ const Session& TensorSession::session() const {
   if (!session_) raise(Code::invalid_argument, "the session is closed");
   if (in_progress()) raise(Code::invalid_argument, "refit_async() of this session is in progress");
   return *session_;
-}
-
-void TensorSession::look(Sides& sides, const nb::object& stream) {
-  struct Looked {
-    TensorBuffers* buffers;
-    const char* name;
-    bool& fresh;
-    std::optional<TensorBuffers::Look> found = {};
-    const RankBuffers* memory() const {
-      if (found) return &found->memory();
-      return buffers != nullptr ? &buffers->memory() : nullptr;
-    }
-  };
-  Side& target = sides.target;
-  std::array all{Looked{memory_of(sides.source.buffers), kSource, sides.source.fresh},
-                 Looked{memory_of(target.buffers), kTarget, target.fresh},
-                 Looked{memory_of(target.back), kBack, target.fresh_back}};
-  for (Looked& side : all)
-    if (side.buffers != nullptr && !side.fresh) side.found = side.buffers->look(side.name, stream);
-  expect_usable(check_, {all[0].memory(), all[1].memory(), all[2].memory(), group_->rank()});
-  for (Looked& side : all) {
-    if (side.found) side.buffers->take(*std::move(side.found));
-    side.fresh = false;
-  }
 }
 
 std::exception_ptr TensorSession::look_again(const nb::object& stream) {
@@ -286,7 +204,7 @@ std::exception_ptr TensorSession::look_again(const nb::object& stream) {
   }
   if (trouble != sides_.source.trouble) {
     sides_.source.trouble = std::move(trouble);
-    session_->update(side_of(sides_.source, false), side_of(sides_.target, true));
+    session_->update(side_of(sides_.source), targets_of(sides_));
   }
   return refused;
 }
@@ -331,19 +249,21 @@ void TensorSession::update(const SessionArguments& arguments) {
   (void)session();
   Sides sides = sides_of(arguments);
   look(sides, stream_);
-  session_->update(side_of(sides.source, false), side_of(sides.target, true));
+  session_->update(side_of(sides.source), targets_of(sides));
   sides_ = std::move(sides);
 }
 
 std::string TensorSession::text() const {
   if (!session_) return "<reshard.Session: closed>";
   if (in_progress()) return "<reshard.Session: refit_async() in progress>";
-  return fmt::format("<reshard.Session: rank {} of {}, {} to {}, {} path, target {}>",
-                     group_->rank().value(), group_->size(), sides_.source.layout->stored().name(),
-                     sides_.target.layout->stored().name(), session_->path(),
-                     sides_.target.buffers.is_valid()
-                         ? reshard::python::text_of(published_->version().target_version())
-                         : "elsewhere");
+  std::string targets;
+  for (const Side& target : sides_.targets)
+    targets += (targets.empty() ? "" : " and ") + target.layout->stored().name();
+  return fmt::format(
+      "<reshard.Session: rank {} of {}, {} to {}, {} path, target {}>", group_->rank().value(),
+      group_->size(), sides_.source.layout->stored().name(), targets, session_->path(),
+      sides_.has_target() ? reshard::python::text_of(published_->version().target_version())
+                          : "elsewhere");
 }
 
 void TensorSession::close() {
@@ -404,9 +324,12 @@ void TensorSession::leave(const nb::object& type, const nb::object& error) {
 }
 
 int TensorSession::traverse(visitproc visit, void* arg) const {
-  for (const Side* side : {&sides_.source, &sides_.target, &planned_.source, &planned_.target}) {
-    Py_VISIT(side->buffers.ptr());
-    Py_VISIT(side->back.ptr());
+  for (const Sides* sides : {&sides_, &planned_}) {
+    Py_VISIT(sides->source.buffers.ptr());
+    for (const Side& target : sides->targets) {
+      Py_VISIT(target.buffers.ptr());
+      Py_VISIT(target.back.ptr());
+    }
   }
   Py_VISIT(on_phase_.ptr());
   Py_VISIT(stream_.ptr());

@@ -2,12 +2,14 @@
 // reshard.Session: a session of the library with the tensors that it refits.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <exception>
 #include <functional>
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "python/src/sessions/async_refit.h"
 #include "python/src/sessions/group.h"
@@ -79,17 +81,28 @@ class TensorSession final : public GroupUser {
   };
   class Call;
 
-  /// Both sides as these arguments make them. Throws for arguments that are wrong; nothing is
-  /// replaced.
   struct Sides {
-    Side source, target;
+    Side source;
+    std::vector<Side> targets;
+    bool has_target() const {
+      return std::ranges::any_of(targets, [](const Side& s) { return s.buffers.is_valid(); });
+    }
   };
+  /// All sides as these arguments make them. Throws for arguments that are wrong; nothing is
+  /// replaced.
   Sides sides_of(const SessionArguments& arguments) const;
+  /// A side with another layout, other tensors, or both; invalid objects: as they are. `name` is
+  /// for texts, with a space at its end.
+  Side side_with(Side side, const std::string& name, const nb::object& layout,
+                 const nb::object& tensors) const;
+  void take_back(Side& target, const nb::object& tensors) const;
   /// Takes what is of the session and no side. Throws for arguments that are wrong.
   void take(const SessionArguments& arguments);
   void prepare(SessionOptions options, bool usable);
   SessionOptions options_of(const SessionArguments& arguments);
-  SessionSide side_of(const Side& side, bool is_target) const;
+  SessionSide side_of(const Side& side) const;
+  std::vector<SessionSide> targets_of(const Sides& sides) const;
+  static std::string name_of_target(const Sides& sides, std::size_t i);
   /// Looks at all tensors of these sides again, for use on a stream, and notes where they are: of
   /// all of them, or of none. Throws why a refit may not use them.
   void look(Sides& sides, const nb::object& stream);

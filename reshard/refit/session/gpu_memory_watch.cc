@@ -57,7 +57,7 @@ GpuMemoryWatch::State GpuMemoryWatch::look() const {
       out.trouble = fmt::format(
           "{} tensor '{}' has no memory on GPU {}: it was unmapped; {} before the refit", side_,
           layout_->slot(watched.first).name, device_->ordinal(),
-          side_ == "target" ? "wake the engine" : "map the weights again");
+          side_ == "source" ? "map the weights again" : "wake the engine");
     } else {
       out.id = mix64(out.id ^ *id);
       continue;

@@ -53,7 +53,10 @@ def serve(args, layout, tensors, load, **more):
   fresh load; the answer is "checked DIFFERENCES TENSORS RANKS". "begin WORDS" is an update in the background: the answer is "begun"
   when the tensors may be written, and "arrived" comes when the weights have; "finish" has the server take them."""
   # A machine may be busy with other things.
-  client = reshard.vllm.HttpClient(args.server, timeout=1800) if args.rank == 0 else None
+  client = None
+  if args.rank == 0:
+    clients = [reshard.vllm.HttpClient(url, timeout=1800) for url in ([args.server] if isinstance(args.server, str) else args.server)]
+    client = clients if len(clients) > 1 else clients[0]
   trainer = reshard.vllm.Trainer(
     layout,
     tensors,

@@ -27,7 +27,7 @@ def test_invitations_that_lead_nowhere_leave_the_trainer_and_the_engine_alone(
   before = server.generate()
   trained = trainer(server, 1, "hf", 1, checkpoints["llama", "a"])
   said = {
-    "url": f"file://{tmp_path}", "job": "a-stranger", "secret": "0123456789abcdef", "trainers": 1, "workers": 1,
+    "url": f"file://{tmp_path}", "job": "a-stranger", "secret": "0123456789abcdef", "trainers": 1, "engines": [1],
     "transport": "shm", "deadline": 3600.0, "route": "auto", "in_place": False, "verify": False, "tensors": [],
     "config": "", "protocol": PROTOCOL,
   }  # fmt: skip

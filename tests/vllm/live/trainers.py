@@ -14,14 +14,14 @@ _HERE = Path(__file__).parent
 
 
 class Trainer:
-  """The ranks of one trainer, as processes."""
+  """The ranks of one trainer, as processes. `server` and `workers` may be lists, of several engines."""
 
   def __init__(self, server, workers, text, size, model, folder, program="trainer.py", **more):
     self.job = uuid.uuid4().hex
     self.ranks = []
     for rank in range(size):
       options = {
-        "server": server.url,
+        "server": [one.url for one in server] if isinstance(server, list) else server.url,
         "workers": workers,
         "text": text,
         "size": size,
