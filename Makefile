@@ -122,6 +122,16 @@ vllm-test: build python ## with vLLM itself: update running engines; compare wha
 	@RESHARD_BIN=$(abspath $(PROGRAM)) $(BUILD)/vllm-venv/bin/python -m pytest -q --no-header \
 	  -p no:cacheprovider -rs --disable-warnings tests/vllm
 
+# Opt-in: its environment takes 3.9 GB.
+.PHONY: trl-env
+trl-env: build python ## TRL, vLLM and reshard in build/trl-venv, for examples/python/grpo_tiny.py
+	@tools/python_env.sh $(BUILD)/trl-venv tests/trl/requirements.txt
+	@$(BUILD)/trl-venv/bin/python -m pip --quiet install --no-deps --no-index --force-reinstall $(BUILD)/wheels/*.whl
+
+.PHONY: trl-test
+trl-test: trl-env ## with TRL itself: its trainers update running vLLM servers after each step
+	@$(BUILD)/trl-venv/bin/python -m pytest -q --no-header -p no:cacheprovider -rs --disable-warnings tests/trl
+
 # Opt-in, with the environment of vllm-test.
 .PHONY: models-test
 models-test: build python ## prove every layout card that ships anew, with small models of each class in transformers, vLLM, SGLang and Megatron; bring each class home

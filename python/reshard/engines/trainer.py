@@ -57,6 +57,9 @@ class Client(Protocol):
 class EngineTrainer:
   """A trainer of a running engine. The adapters' trainers derive from it and say what its arguments are."""
 
+  #: The report of the last check; None: there was none.
+  checked: Report | None = None
+
   def __init__(
     self,
     layout: reshard.Layout,
@@ -304,7 +307,8 @@ class EngineTrainer:
 
   def _compare(self) -> Report:
     with self._link.ends_the_group():
-      return checking.serve(self._link, self._source, self._tensors)
+      self.checked = checking.serve(self._link, self._source, self._tensors)
+    return self.checked
 
   def _together(self, said: dict[str, Any], take: Callable[[], T]) -> T:
     """take() on every rank, while rank 0 asks the workers to do their part; `said` to them."""
