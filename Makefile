@@ -79,9 +79,17 @@ release: ## all files of a release, build-release/, from a tree without changes
 	@tools/release.py assemble $(BUILD)-wheels/dist $(BUILD)-release.prefix $(BUILD)-release
 	@rm -rf $(BUILD)-release.prefix
 
-.PHONY: python-docs
-python-docs: python ## the reference of the Python package from its docstrings, build/python-docs/
-	@$(BUILD)/venv/bin/python tools/python_docs.py $(BUILD)/python-docs
+# Opt-in: its environment takes 60 MB, doxygen 20 MB; site-test also wants Chromium. docs/site.md
+.PHONY: site
+site: python ## the documentation as a site, with the API of C++ and Python, build/site/
+	@tools/install_deps.sh site
+	@tools/python_env.sh $(BUILD)/site-venv tools/site/requirements.txt
+	@tools/site/build.sh $(BUILD)/site $(BUILD)/site-venv $(BUILD)/venv
+
+.PHONY: site-test
+site-test: site ## looks at that site in a browser, at the width of a desktop and of a phone; links, code, pictures, search
+	@tools/install_deps.sh browser
+	@RESHARD_SITE=$(abspath $(BUILD))/site $(BUILD)/venv/bin/python -m pytest -q --no-header -p no:cacheprovider -rs tests/site
 
 # Opt-in: its environment takes 2.1 GB.
 .PHONY: python-test

@@ -4,7 +4,7 @@
 #
 #   tools/install_deps.sh build            what the program needs
 #   tools/install_deps.sh build test       ... and its tests
-#   groups: build test coverage fuzz wheels lint
+#   groups: build test coverage fuzz wheels lint site browser
 set -euo pipefail
 
 packages_of() {
@@ -17,7 +17,9 @@ packages_of() {
     fuzz) echo clang-19 libclang-rt-19-dev ;;
     wheels) echo autoconf automake libtool dpkg-dev debootstrap qemu-user-static python3-venv ;;
     lint) echo clang-format-19 clang-tidy-19 clang-tools-19 python3 ;;
-    *) echo "install_deps: unknown group '$1'; known: build test coverage fuzz wheels lint" >&2; return 2 ;;
+    site) echo doxygen python3-venv ;;
+    browser) echo chromium ;;
+    *) echo "install_deps: unknown group '$1'; known: build test coverage fuzz wheels lint site browser" >&2; return 2 ;;
   esac
 }
 

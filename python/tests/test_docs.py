@@ -95,6 +95,34 @@ def test_the_page_of_the_table_of_checks_has_its_form():
   assert lines[4].startswith(f"{len(rows)} rows") and {k: int(v) for k, v in counts.items()} == {v: verdicts.count(v) for v in set(verdicts)}
 
 
+def test_ten_minutes_run(tmp_path):
+  """Its commands, by the program that is installed with the package, and its blocks."""
+  text = (DOCS / "start.md").read_text()
+  commands = re.findall(r"^\$ reshard (.*)$", text, re.MULTILINE)
+  assert len(commands) == 4
+  for command in commands:
+    done = subprocess.run([sys.executable, "-m", "reshard", *command.split()], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+  printed = runs("start.md", blocks_of("start.md"), tmp_path)
+  assert printed.count("RefitReport") == 3 and printed.count("version 3: ") == 2
+
+
+def test_the_layout_of_your_own_runs(tmp_path):
+  blocks = blocks_of("own_layout.md")
+  assert len(blocks) == 6
+  assert "rank 5 received " in runs("own_layout.md", blocks, tmp_path)
+
+
+def test_the_patch_for_skyrl_calls_what_is_there():
+  (block,) = blocks_of("from.md")
+  seen = [(name, positional, keywords) for name, positional, keywords in calls_in([block]) if name.startswith("reshard.")]
+  trainer = pytest.importorskip("reshard.vllm")
+  known = {"reshard.of_dtensors": reshard.of_dtensors, "reshard.vllm.HttpClient": trainer.HttpClient, "reshard.vllm.Trainer": trainer.Trainer}
+  assert {name for name, *_ in seen} == set(known)
+  for name, positional, keywords in seen:
+    inspect.signature(known[name]).bind(*[None] * positional, **dict.fromkeys(keywords))
+
+
 def test_the_block_on_refits_in_the_background_runs(tmp_path):
   prelude = """
 import reshard

@@ -43,6 +43,12 @@ Result<> refit(const Planner& planner, const RankBuffers& source, const RankBuff
 #include "tests/docs/refit.inc"
 }
 
+Result<> own_layout(const Model& model, const std::shared_ptr<const ModelLayout>& trainer, Rank me,
+                    Transport& transport, ControlPlane& control, const SessionOptions& options) {
+#include "tests/docs/own_layout.inc"
+  return {};
+}
+
 Result<> gpu(const SessionSide& source, const SessionSide& target,
              cuda::StreamHandle torch_stream) {
 #include "tests/docs/gpu.inc"
