@@ -113,16 +113,6 @@ def test_the_layout_of_your_own_runs(tmp_path):
   assert "rank 5 received " in runs("own_layout.md", blocks, tmp_path)
 
 
-def test_the_patch_for_skyrl_calls_what_is_there():
-  (block,) = blocks_of("from.md")
-  seen = [(name, positional, keywords) for name, positional, keywords in calls_in([block]) if name.startswith("reshard.")]
-  trainer = pytest.importorskip("reshard.vllm")
-  known = {"reshard.of_dtensors": reshard.of_dtensors, "reshard.vllm.HttpClient": trainer.HttpClient, "reshard.vllm.Trainer": trainer.Trainer}
-  assert {name for name, *_ in seen} == set(known)
-  for name, positional, keywords in seen:
-    inspect.signature(known[name]).bind(*[None] * positional, **dict.fromkeys(keywords))
-
-
 def test_the_block_on_refits_in_the_background_runs(tmp_path):
   prelude = """
 import reshard
