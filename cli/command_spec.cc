@@ -147,16 +147,17 @@ void OptionList::log_level() {
 }
 
 std::vector<CommandSpec> command_specs() {
-  std::vector<CommandSpec> specs = {plan_spec(),    explain_spec(),    run_spec(),
-                                    convert_spec(), verify_spec(),     inspect_spec(),
-                                    synth_spec(),   transports_spec(), models_spec(),
-                                    doctor_spec(),  completion_spec(), man_spec()};
+  std::vector<CommandSpec> specs = {
+      plan_spec(),   explain_spec(),    run_spec(),   convert_spec(),    verify_spec(),
+      delta_spec(),  inspect_spec(),    synth_spec(), transports_spec(), models_spec(),
+      doctor_spec(), completion_spec(), man_spec()};
   for (CommandSpec& spec : specs) spec.options.log_level();
   return specs;
 }
 
 bool Option::takes_files() const {
-  constexpr std::array kTypes = {"M", "C", "FILE", "FOLDER", "IN", "OUT", "A", "B", "CONFIG"};
+  constexpr std::array kTypes = {"M",   "C", "FILE", "FOLDER", "IN",
+                                 "OUT", "A", "B",    "CONFIG", "PATH"};
   return words.empty() && std::ranges::find(kTypes, is_positional() ? name : type) != kTypes.end();
 }
 

@@ -145,6 +145,7 @@ CommandSpec explain_spec();
 CommandSpec run_spec();
 CommandSpec convert_spec();
 CommandSpec verify_spec();
+CommandSpec delta_spec();
 CommandSpec inspect_spec();
 CommandSpec synth_spec();
 CommandSpec transports_spec();

@@ -10,6 +10,7 @@
 
 #include "reshard/base/result.h"
 #include "reshard/convert/convert.h"
+#include "reshard/convert/delta.h"
 #include "reshard/convert/synthesize.h"
 #include "reshard/convert/verify.h"
 #include "reshard/exec/refit_options.h"
@@ -98,6 +99,16 @@ struct VerifyArguments {
   bool json = false;
 };
 
+struct DeltaArguments {
+  enum class Operation { make, apply, inspect };
+  Operation operation = Operation::make;
+  /// make: base, next, output; apply: base, deltas, output; inspect: a delta.
+  std::vector<std::string> paths;
+  std::string after;  ///< of make; empty: the base is an anchor.
+  bool sync = false, json = false;
+  int threads = 0;
+};
+
 struct InspectArguments {
   std::string model;
   std::vector<std::string> layouts;
@@ -139,6 +150,7 @@ Result<int> execute(const ExplainArguments& arguments);
 Result<int> execute(const RunArguments& arguments);
 Result<int> execute(const ConvertArguments& arguments);
 Result<int> execute(const VerifyArguments& arguments);
+Result<int> execute(const DeltaArguments& arguments);
 Result<int> execute(const InspectArguments& arguments);
 Result<int> execute(const SynthArguments& arguments);
 Result<int> execute(const TransportsArguments& arguments);
@@ -147,8 +159,9 @@ Result<int> execute(const DoctorArguments& arguments);
 Result<int> execute(const CompletionArguments& arguments);
 Result<int> execute(const ManArguments& arguments);
 
-using Command = std::variant<PlanArguments, ExplainArguments, RunArguments, ConvertArguments,
-                             VerifyArguments, InspectArguments, SynthArguments, TransportsArguments,
-                             ModelsArguments, DoctorArguments, CompletionArguments, ManArguments>;
+using Command =
+    std::variant<PlanArguments, ExplainArguments, RunArguments, ConvertArguments, VerifyArguments,
+                 DeltaArguments, InspectArguments, SynthArguments, TransportsArguments,
+                 ModelsArguments, DoctorArguments, CompletionArguments, ManArguments>;
 
 }  // namespace reshard::cli

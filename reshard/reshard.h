@@ -32,8 +32,9 @@
 #include "reshard/transport/registry.h"
 #include "reshard/transport/rendezvous.h"
 
-// Checkpoints at rest: convert_checkpoint(), verify_checkpoints(), load_weights().
+// Checkpoints at rest: convert_checkpoint(), verify_checkpoints(), load_weights(), make_delta().
 #include "reshard/convert/convert.h"
+#include "reshard/convert/delta.h"
 #include "reshard/convert/load_weights.h"
 #include "reshard/convert/synthesize.h"
 #include "reshard/convert/verify.h"

@@ -63,11 +63,16 @@ std::string branch(const Option& option) {
   return fmt::format("        {}){} return ;;\n", option.name, act.empty() ? "" : " " + act + ";");
 }
 
-/// The command that completes a word that is neither an option nor its value.
+/// The commands that complete a word that is neither an option nor its value. Only the first word
+/// of a command that takes several kinds is told from those after it.
 std::string rest(const CommandSpec& command) {
+  std::vector<std::string> kinds;
   for (const Option& option : command.options.all())
-    if (option.is_positional() && !how(option).empty()) return how(option);
-  return "_reshard_words \"$options\"";
+    if (option.is_positional() && !how(option).empty())
+      if (kinds.empty() || kinds.back() != how(option)) kinds.push_back(how(option));
+  if (kinds.empty()) return "_reshard_words \"$options\"";
+  if (kinds.size() == 1) return kinds[0];
+  return fmt::format("if ((COMP_CWORD == 2)); then {}; else {}; fi", kinds[0], kinds[1]);
 }
 
 std::string bash_command(const CommandSpec& command) {

@@ -57,7 +57,11 @@ std::string action(const Option& option) {
 /// The specification of an option or a positional argument.
 std::string argument(const Option& option) {
   if (option.is_positional())
-    return fmt::format("{}{}:{}", option.is_required ? ":" : "::", option.name, action(option));
+    return fmt::format("{}{}:{}",
+                       option.repeats < 0   ? "*:"
+                       : option.is_required ? ":"
+                                            : "::",
+                       option.name, action(option));
   const std::string help = fmt::format("[{}]", escaped(option.help, "[]\\"));
   const std::string many = option.repeats == 0 ? "" : "*";
   if (option.is_flag()) return option.name + help;

@@ -38,7 +38,7 @@ std::string entry(const std::string& term, std::string_view text) {
 
 /// "--verify[=HOW]", "--model M", "IN"
 std::string term(const Option& option) {
-  if (option.is_positional()) return italic(option.name);
+  if (option.is_positional()) return italic(option.name) + (option.repeats < 0 ? "..." : "");
   std::string out = option.brief.empty() ? "" : bold(option.brief) + ", ";
   out += bold(option.name);
   if (option.type.starts_with('['))

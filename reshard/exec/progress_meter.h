@@ -39,6 +39,9 @@ class ProgressMeter {
     stop_ = true;
   }
 
+  /// True once a worker failed or the operation was cancelled.
+  bool stopped() const { return stop_; }
+
   /// Called after all workers have returned. Returns the first error; or makes the final report.
   Result<> finish() {
     if (claimed_) return tl::unexpected(error_);

@@ -74,6 +74,7 @@ class Bash(Shell):
         self.assertEqual(self.complete("reshard", "run", "--transport", "n"), ["nccl", "nvshmem"])
         self.assertEqual(self.complete("reshard", "explain", "--convert", "s"), ["sender"])
         self.assertEqual(self.complete("reshard", "completion", ""), ["bash", "zsh", "fish"])
+        self.assertEqual(self.complete("reshard", "delta", ""), ["make", "apply", "inspect"])
         self.assertEqual(self.complete("reshard", "plan", "--layers", ""), [], "a number")
 
     def test_words_that_bash_takes_apart(self):
@@ -87,7 +88,7 @@ class Bash(Shell):
 
     def test_files(self):
         (self.d / "a checkpoint").mkdir()
-        for words in (("plan", "--model"), ("convert",), ("run", "--trace"), ("verify", "x"), ("convert", "--merge")):
+        for words in (("plan", "--model"), ("convert",), ("run", "--trace"), ("verify", "x"), ("convert", "--merge"), ("delta", "make"), ("delta", "apply", "x", "y")):
             with self.subTest(words):
                 self.assertEqual(self.complete("reshard", *words, "a", cwd=self.d), ["a checkpoint"])
 

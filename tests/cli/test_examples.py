@@ -29,6 +29,10 @@ class Examples(unittest.TestCase):
         program.done("synth", program.write_json(self.d / "moe.json", program.MOE), self.d / "hf")
         (self.d / "moe.json").unlink()
         program.done("convert", self.d / "hf", self.d / "ranks", "--to", "vllm:tp=2")
+        program.train(self.d / "hf", self.d / "trained")
+        program.train(self.d / "trained", self.d / "trained-2")
+        program.done("delta", "make", "hf", "trained", "step-1", cwd=self.d)
+        program.done("delta", "make", "trained", "trained-2", "step-2", "--after", "step-1", cwd=self.d)
         before = set(self.d.iterdir())
         for command in program.commands():
             found = examples(command)

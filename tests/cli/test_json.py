@@ -30,6 +30,7 @@ class JsonReports(unittest.TestCase):
             "synth": ("demo-moe", self.d / "hf", "--layers", 1),
             "convert": (self.d / "hf", self.d / "ranks", "--to", "vllm:tp=2"),
             "verify": (self.d / "hf", self.d / "ranks"),
+            "delta": ("make", self.d / "hf", self.d / "ranks", self.d / "delta"),
             "inspect": ("demo-moe",),
             "transports": (),
             "models": ("llama",),

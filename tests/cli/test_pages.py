@@ -33,7 +33,7 @@ class Pages(unittest.TestCase):
 
     def test_every_page_with_commands_is_here(self):
         pages = {page.name for page in DOCS.glob("*.md") if commands_of(page.name)}
-        self.assertEqual(pages, {"dcp.md", "lora.md", "processes.md"})
+        self.assertEqual(pages - {"deltas.md"}, {"dcp.md", "lora.md", "processes.md"})  # test_deltas.py
 
     def test_distributed_checkpoints(self):
         program.done("synth", program.write_json(self.d / "config.json", program.LLAMA | {"num_key_value_heads": 4}), self.d / "hf")

@@ -18,10 +18,12 @@ void FileFingerprint::add(std::int64_t offset, std::span<const std::byte> piece)
   sum_ += *print;  // of whole bytes there is always one
 }
 
-std::string FileFingerprint::text() const {
+Fingerprint FileFingerprint::value() const {
   const std::lock_guard lock(mutex_);
-  return to_string(sum_);
+  return sum_;
 }
+
+std::string FileFingerprint::text() const { return to_string(value()); }
 
 Result<std::string> fingerprint_of_file(const std::string& path) {
   constexpr std::int64_t kStep = std::int64_t{64} << 20;

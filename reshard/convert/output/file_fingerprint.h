@@ -20,6 +20,8 @@ class FileFingerprint {
 
   /// Adds the bytes at `offset`. @pre they lie in the file, and none was added before
   void add(std::int64_t offset, std::span<const std::byte> piece);
+  /// The sum so far.
+  Fingerprint value() const;
   /// One word of text, independent of how the file was cut.
   std::string text() const;
 

@@ -12,6 +12,7 @@
 #include <cerrno>
 
 #include "reshard/io/files/json.h"
+#include "reshard/io/files/new_file.h"
 #include "reshard/io/files/posix_error.h"
 
 namespace reshard::files {
@@ -142,3 +143,17 @@ Result<> write_text_file(const std::string& path, std::string_view text, bool sy
 }
 
 }  // namespace reshard::files
+
+namespace reshard {
+
+Result<NewFile> NewFile::create(const std::string& path, std::int64_t bytes) {
+  return NewFile(path, RESHARD_TRY(files::create_file(path, bytes)));
+}
+
+Result<> NewFile::write_at(std::int64_t offset, std::span<const std::byte> data) const {
+  return files::write_all(fd_.get(), path_, data, offset);
+}
+
+Result<> NewFile::close(bool sync) { return files::close_written(std::move(fd_), path_, sync); }
+
+}  // namespace reshard

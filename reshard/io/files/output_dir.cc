@@ -47,12 +47,13 @@ std::string parent_of(const std::string& path) {
   return parent.empty() ? "." : parent.string();
 }
 
-Result<> check_target(const std::string& target) {
+/// `kind`: what the output is, a file or a folder.
+Result<> check_target(const std::string& target, std::string_view kind) {
   const auto name = fs::path(target).filename().string();
   if (auto ok = files::check_file_name(name + ".partial");
       name.empty() || name == "." || name == ".." || !ok)
     return fail(Code::invalid_argument,
-                fmt::format("output {} must end in the name of a new folder", in_quotes(target)));
+                fmt::format("output {} must end in the name of a new {}", in_quotes(target), kind));
   if (exists(target)) return target_exists(target);
   struct stat status{};
   const auto parent = parent_of(target);
@@ -117,7 +118,7 @@ std::string OutputDir::journal_path() const { return path_of(kJournal); }
 Result<OutputDir> OutputDir::create(const std::string& target, const std::string& resume_key,
                                     Fingerprinter fingerprint_of) {
   const auto path = without_trailing_slashes(target);
-  RESHARD_TRY(check_target(path));
+  RESHARD_TRY(check_target(path, "folder"));
   auto output = RESHARD_TRY(lock(path));
   output.fingerprint_of_ = std::move(fingerprint_of);
   if (auto taken = output.take_over(resume_key); !taken) {
@@ -296,6 +297,29 @@ Result<> OutputDir::commit(bool sync) {
   // Only after the rename: without its record the partial folder could not be resumed.
   ::unlink((target_ + "/" + std::string(kJournal)).c_str());
   lock_ = FileDescriptor();
+  return files::sync_folder(parent_of(target_));
+}
+
+Result<OutputFile> OutputFile::create(const std::string& target) {
+  RESHARD_TRY(check_target(target, "file"));
+  OutputFile output(target);
+  if (::unlink(output.partial_.c_str()) == 0 || errno == ENOENT) return output;
+  const int error = errno;
+  output.partial_.clear();
+  return files::posix_fail(target + ".partial", "remove the unfinished file", error);
+}
+
+OutputFile::~OutputFile() {
+  if (!partial_.empty()) ::unlink(partial_.c_str());
+}
+
+Result<> OutputFile::commit() {
+  RESHARD_CHECK(!partial_.empty());
+  if (const int error = rename_to_new(partial_, target_); error != 0) {
+    if (error == EEXIST) return target_exists(target_);
+    return files::posix_fail(target_, "give the finished file its name", error);
+  }
+  partial_.clear();
   return files::sync_folder(parent_of(target_));
 }
 

@@ -5,6 +5,7 @@
 #include <map>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "reshard/base/file.h"
 #include "reshard/base/result.h"
@@ -76,6 +77,39 @@ class OutputDir {
   Fingerprinter fingerprint_of_;
   FinishedFiles finished_;
   std::map<std::string, FileStamp> stamps_;  ///< of finished_, when last checked.
+};
+
+/// An output file that appears complete or not at all.
+///
+/// It is written as "OUT.partial" beside it, which commit() renames to OUT. A partial file that a
+/// killed writer left is replaced. Not thread-safe.
+class OutputFile {
+ public:
+  /// Prepares to write the file `target`; creates nothing. Errors: `target` exists; its folder does
+  /// not; it has no file's name; the file at its partial name cannot be removed.
+  static Result<OutputFile> create(const std::string& target);
+
+  OutputFile(OutputFile&& other) noexcept
+      : target_(std::move(other.target_)), partial_(std::exchange(other.partial_, {})) {}
+  OutputFile& operator=(OutputFile&& other) noexcept {
+    std::swap(target_, other.target_);
+    std::swap(partial_, other.partial_);
+    return *this;
+  }
+  /// Removes the partial file unless it was committed.
+  ~OutputFile();
+
+  /// The path to write until commit(). Nothing is there at first.
+  const std::string& partial() const { return partial_; }
+
+  /// Renames the partial file, which is written and closed, to `target`; returns when the name is
+  /// on the disk. Errors: `target` exists by now; the disk. Call it once, last.
+  Result<> commit();
+
+ private:
+  explicit OutputFile(const std::string& target) : target_(target), partial_(target + ".partial") {}
+
+  std::string target_, partial_;  ///< partial_ is empty once committed or moved from.
 };
 
 }  // namespace reshard
