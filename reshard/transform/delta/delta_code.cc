@@ -14,8 +14,10 @@ namespace reshard {
 namespace {
 
 constexpr unsigned kMaxUnary = 24;
-constexpr unsigned kGapBits = 20;
-static_assert(kDeltaBlockBytes == std::size_t{1} << kGapBits, "gaps of bytes fit into their bits");
+constexpr unsigned kGapBits = 21;
+static_assert(kDeltaBlockBytes * 2 == std::size_t{1} << kGapBits, "gaps of nibbles fit");
+/// Nibbles are looked at if at most one of so many bytes changed: else they save little.
+constexpr std::size_t kBytesPerChange = 4;
 /// The form, both parameters and the number of changes, at most.
 constexpr std::size_t kMaxHead = 3 + 3;
 
@@ -214,7 +216,8 @@ struct SparseHead {
   std::span<const std::byte> bits;
 };
 
-Result<SparseHead> parse_head(std::span<const std::byte> code, int width, std::size_t elements) {
+Result<SparseHead> parse_head(std::span<const std::byte> code, unsigned bits,
+                              std::size_t elements) {
   SparseHead head;
   const auto short_of = [] { return is_corrupt("ends in its first bytes"); };
   if (code.size() < 4) return tl::unexpected(short_of().error());
@@ -228,7 +231,6 @@ Result<SparseHead> parse_head(std::span<const std::byte> code, int width, std::s
     if (at == code.size() || at == kMaxHead) return tl::unexpected(short_of().error());
   }
   head.bits = code.subspan(at);
-  const auto bits = static_cast<unsigned>(width) * 8;
   if (head.gap_k >= kGapBits || head.change_k >= bits)
     return tl::unexpected(is_corrupt(fmt::format("its parameters are {} and {}, must be below {} "
                                                  "and {}",
@@ -241,28 +243,84 @@ Result<SparseHead> parse_head(std::span<const std::byte> code, int width, std::s
   return head;
 }
 
+/// The elements of a block, as integers of T.
 template <class T>
-Result<> apply_sparse(const SparseHead& head, std::span<std::byte> block) {
-  constexpr unsigned kBits = sizeof(T) * 8;
-  const std::size_t elements = block.size() / sizeof(T);
+struct Elements {
+  static constexpr unsigned kBits = sizeof(T) * 8;
+  std::span<std::byte> block;
+
+  std::size_t size() const { return block.size() / sizeof(T); }
+  void change(std::size_t at, std::uint64_t by) {
+    std::byte* element = block.data() + at * sizeof(T);
+    const T value = changed(load<T>(element), by);
+    std::memcpy(element, &value, sizeof value);
+  }
+};
+
+struct Nibbles {
+  static constexpr unsigned kBits = 4;
+  std::span<std::byte> block;
+
+  std::size_t size() const { return block.size() * 2; }
+  void change(std::size_t at, std::uint64_t by) {
+    const auto both = std::to_integer<std::uint8_t>(block[at / 2]);
+    const unsigned shift = at % 2 * 4;
+    const auto value =
+        static_cast<unsigned>(changed(static_cast<std::uint8_t>(both >> shift & 15), by)) & 15;
+    block[at / 2] = static_cast<std::byte>((both & ~(15U << shift)) | value << shift);
+  }
+};
+
+template <class Of>
+Result<> apply_sparse(std::span<const std::byte> code, Of elements) {
+  const auto head = RESHARD_TRY(parse_head(code, Of::kBits, elements.size()));
   BitReader reader(head.bits);
   std::size_t at = 0;
   for (std::size_t i = 0; i < head.changes; ++i) {
     const std::uint64_t gap = reader.take_rice(head.gap_k, kGapBits);
-    const std::uint64_t change = reader.take_rice(head.change_k, kBits);
+    const std::uint64_t change = reader.take_rice(head.change_k, Of::kBits);
     if (reader.past_end()) return is_corrupt("ends inside a change");
-    if (gap >= elements - at) return is_corrupt("a change lies behind the end of its block");
-    if (change >= (std::uint64_t{1} << (kBits - 1)) * 2 - 1)
+    if (gap >= elements.size() - at) return is_corrupt("a change lies behind the end of its block");
+    if (change >= (std::uint64_t{1} << (Of::kBits - 1)) * 2 - 1)
       return is_corrupt("a change does not fit into its element");
     at += static_cast<std::size_t>(gap);
-    std::byte* element = block.data() + at * sizeof(T);
-    const T value = changed(load<T>(element), change);
-    std::memcpy(element, &value, sizeof value);
-    if (++at == elements && i + 1 < head.changes)
+    elements.change(at++, change);
+    if (at == elements.size() && i + 1 < head.changes)
       return is_corrupt("a change lies behind the end of its block");
   }
   return reader.ends_well() ? Result<>() : is_corrupt("has bits behind its last change");
 }
+
+/// Changes of elements of so many bits, and the parameters of their codes.
+template <class Change>
+struct Sparse {
+  DeltaForm form;
+  const std::vector<std::uint32_t>& gaps;
+  const std::vector<Change>& changes;
+  unsigned bits;
+  RiceChoice gap = choose_rice(lengths_of(gaps), kGapBits);
+  RiceChoice change = choose_rice(lengths_of(changes), bits);
+
+  /// Estimated: within a factor of two.
+  std::uint64_t code_bits() const { return gap.bits + change.bits; }
+  /// Writes the code. False if it would be longer than `most` bytes.
+  bool write(std::size_t most, std::vector<std::byte>& code) const {
+    if (code_bits() / 8 > most * 2) return false;
+    constexpr std::size_t kMaxChange = (kMaxUnary + 64 + kMaxUnary + kGapBits + 7) / 8;
+    code.resize(kMaxHead + most + kMaxChange + sizeof(std::uint64_t));
+    code[0] = static_cast<std::byte>(form);
+    code[1] = static_cast<std::byte>(gap.k);
+    code[2] = static_cast<std::byte>(change.k);
+    BitWriter writer(put_number(code.data() + 3, gaps.size()));
+    for (std::size_t i = 0; i < gaps.size(); ++i) {
+      writer.put_rice(gaps[i], gap.k, kGapBits);
+      writer.put_rice(changes[i], change.k, bits);
+      if (writer.end() > code.data() + most) return false;
+    }
+    code.resize(static_cast<std::size_t>(writer.end() - code.data()));
+    return true;
+  }
+};
 
 }  // namespace
 
@@ -273,25 +331,28 @@ std::span<const std::byte> DeltaEncoder::whole(std::span<const std::byte> next) 
   return code_;
 }
 
-bool DeltaEncoder::write_sparse(int width, std::size_t most) {
-  const auto bits = static_cast<unsigned>(width) * 8;
-  const RiceChoice gap = choose_rice(lengths_of(gaps_), kGapBits);
-  const RiceChoice change = choose_rice(lengths_of(changes_), bits);
-  // The estimate is within a factor of two: what is far too long need not be written.
-  if ((gap.bits + change.bits) / 8 > most * 2) return false;
-  constexpr std::size_t kMaxChange = (kMaxUnary + 64 + kMaxUnary + kGapBits + 7) / 8;
-  code_.resize(kMaxHead + most + kMaxChange + sizeof(std::uint64_t));
-  code_[0] = static_cast<std::byte>(DeltaForm::sparse);
-  code_[1] = static_cast<std::byte>(gap.k);
-  code_[2] = static_cast<std::byte>(change.k);
-  BitWriter writer(put_number(code_.data() + 3, gaps_.size()));
-  for (std::size_t i = 0; i < gaps_.size(); ++i) {
-    writer.put_rice(gaps_[i], gap.k, kGapBits);
-    writer.put_rice(changes_[i], change.k, bits);
-    if (writer.end() > code_.data() + most) return false;
+void DeltaEncoder::find_nibbles(std::span<const std::byte> base, std::span<const std::byte> next) {
+  nibble_gaps_.clear();
+  nibble_changes_.clear();
+  std::size_t at = 0, unchanged_from = 0;
+  for (const std::uint32_t gap : gaps_) {
+    at += gap;
+    const auto before = std::to_integer<unsigned>(base[at]);
+    const auto after = std::to_integer<unsigned>(next[at]);
+    for (std::size_t half = 0; half < 2; ++half) {
+      // In the upper four bits of a byte, the difference is modulo 16.
+      const unsigned shift = half == 0 ? 4 : 0;
+      const auto a = static_cast<std::uint8_t>(before << shift & 0xf0);
+      const auto b = static_cast<std::uint8_t>(after << shift & 0xf0);
+      if (a == b) continue;
+      const auto difference = static_cast<std::int8_t>(b - a) / 16;
+      nibble_gaps_.push_back(static_cast<std::uint32_t>(at * 2 + half - unchanged_from));
+      nibble_changes_.push_back(
+          static_cast<std::uint8_t>(difference < 0 ? -2 * difference - 2 : 2 * difference - 1));
+      unchanged_from = at * 2 + half + 1;
+    }
+    ++at;
   }
-  code_.resize(static_cast<std::size_t>(writer.end() - code_.data()));
-  return true;
 }
 
 std::span<const std::byte> DeltaEncoder::encode(std::span<const std::byte> base,
@@ -309,7 +370,15 @@ std::span<const std::byte> DeltaEncoder::encode(std::span<const std::byte> base,
     default: find_changes<std::uint64_t>(base, next, gaps_, changes_); break;
   }
   if (gaps_.empty()) return {};
-  return write_sparse(width, next.size()) ? std::span<const std::byte>(code_) : whole(next);
+  const Sparse<std::uint64_t> elements{DeltaForm::sparse, gaps_, changes_,
+                                       static_cast<unsigned>(width) * 8};
+  if (width == 1 && gaps_.size() <= next.size() / kBytesPerChange) {
+    find_nibbles(base, next);
+    const Sparse<std::uint8_t> nibbles{DeltaForm::nibbles, nibble_gaps_, nibble_changes_, 4};
+    if (nibbles.code_bits() < elements.code_bits())
+      return nibbles.write(next.size(), code_) ? std::span<const std::byte>(code_) : whole(next);
+  }
+  return elements.write(next.size(), code_) ? std::span<const std::byte>(code_) : whole(next);
 }
 
 Result<> apply_delta_code(std::span<const std::byte> code, int width, std::span<std::byte> block) {
@@ -322,15 +391,15 @@ Result<> apply_delta_code(std::span<const std::byte> code, int width, std::span<
     std::ranges::copy(code.subspan(1), block.begin());
     return {};
   }
+  if (code[0] == static_cast<std::byte>(DeltaForm::nibbles) && width == 1)
+    return apply_sparse(code, Nibbles{block});
   if (code[0] != static_cast<std::byte>(DeltaForm::sparse))
     return is_corrupt(fmt::format("unknown form {}", std::to_integer<int>(code[0])));
-  const auto head =
-      RESHARD_TRY(parse_head(code, width, block.size() / static_cast<std::size_t>(width)));
   switch (width) {
-    case 1: return apply_sparse<std::uint8_t>(head, block);
-    case 2: return apply_sparse<std::uint16_t>(head, block);
-    case 4: return apply_sparse<std::uint32_t>(head, block);
-    default: return apply_sparse<std::uint64_t>(head, block);
+    case 1: return apply_sparse(code, Elements<std::uint8_t>{block});
+    case 2: return apply_sparse(code, Elements<std::uint16_t>{block});
+    case 4: return apply_sparse(code, Elements<std::uint32_t>{block});
+    default: return apply_sparse(code, Elements<std::uint64_t>{block});
   }
 }
 

@@ -11,9 +11,11 @@
 //      maps the difference 1, -1, 2, -2, ... (modulo 2^bits, signed) to 2, 1, 4, 3, ... Bits fill
 //      bytes from the lowest; the rest of the last byte is zero.
 //   2  whole: the bytes themselves.
+//   3  nibbles, for elements of one byte: as sparse, with each byte as two elements of 4 bits, the
+//      lower one first. Formats of 4 bits are stored so.
 //
 // The Rice code (k) of n is q = n >> k as q ones and a zero, then the k low bits of n; if q would
-// reach 24, it is 24 ones and n in full, in 20 bits for a number of elements and else in an
+// reach 24, it is 24 ones and n in full, in 21 bits for a number of elements and else in an
 // element's bits.
 //
 // Why this form. A step of an optimiser moves a weight by at most a few units in its last place. So
@@ -38,9 +40,9 @@ namespace reshard {
 inline constexpr std::size_t kDeltaBlockBytes = std::size_t{1} << 20;
 
 /// The form of a block's code: its first byte.
-enum class DeltaForm : std::uint8_t { sparse = 1, whole = 2 };
+enum class DeltaForm : std::uint8_t { sparse = 1, whole = 2, nibbles = 3 };
 
-/// Computes codes of blocks. Keeps memory between blocks: at most about 14 MB. Not thread-safe.
+/// Computes codes of blocks. Keeps memory between blocks: at most about 17 MB. Not thread-safe.
 class DeltaEncoder {
  public:
   /// The code of `next` as a difference from `base`: the smaller of the forms, empty if the blocks
@@ -53,11 +55,13 @@ class DeltaEncoder {
 
  private:
   std::span<const std::byte> whole(std::span<const std::byte> next);
-  /// False if the code would be longer than `most` bytes.
-  bool write_sparse(int width, std::size_t most);
+  /// The changes of nibbles, from those of bytes.
+  void find_nibbles(std::span<const std::byte> base, std::span<const std::byte> next);
 
   std::vector<std::uint32_t> gaps_;     ///< of each changed element.
   std::vector<std::uint64_t> changes_;  ///< z(difference) - 1 of each.
+  std::vector<std::uint32_t> nibble_gaps_;
+  std::vector<std::uint8_t> nibble_changes_;
   std::vector<std::byte> code_;
 };
 

@@ -114,6 +114,41 @@ TEST(DeltaCode, of_changes_by_one_is_near_their_entropy) {
   }
 }
 
+/// Two versions of a block of packed elements of 4 bits, a share of which changes by one.
+std::pair<Bytes, Bytes> packed_versions(double share, std::mt19937_64& random) {
+  const Bytes base = random_bytes(kDeltaBlockBytes, random);
+  Bytes next = base;
+  std::bernoulli_distribution changes(share);
+  for (std::byte& both : next)
+    for (const unsigned shift : {0U, 4U}) {
+      if (!changes(random)) continue;
+      const unsigned value = std::to_integer<unsigned>(both) >> shift & 15;
+      const unsigned later = (random() % 2 == 0 ? value + 1 : value - 1) & 15;
+      both =
+          (both & ~static_cast<std::byte>(15U << shift)) | static_cast<std::byte>(later << shift);
+    }
+  return {base, next};
+}
+
+TEST(DeltaCode, of_packed_elements_of_4_bits_is_that_of_nibbles) {
+  std::mt19937_64 random(5);
+  for (const double share : {0.0001, 0.01, 0.05, 0.5}) {
+    const auto [base, next] = packed_versions(share, random);
+    expect_round_trip(base, next, 1);
+    const Bytes code = encoded(base, next, 1);
+    EXPECT_EQ(code[0] == static_cast<std::byte>(DeltaForm::nibbles), share < 0.1) << share;
+    const double elements = 2 * static_cast<double>(base.size());
+    if (share < 0.1) {
+      EXPECT_LT(8.0 * static_cast<double>(code.size()), 1.25 * entropy(share) * elements) << share;
+    }
+  }
+  // Other widths have no nibbles.
+  Bytes block(8);
+  EXPECT_FALSE(apply_delta_code(Bytes{std::byte{3}, {}, {}, std::byte{1}, {}}, 2, block));
+  EXPECT_TRUE(apply_delta_code(Bytes{std::byte{3}, {}, {}, std::byte{1}, {}}, 1, block));
+  EXPECT_EQ(block[0], std::byte{15}) << "minus one, modulo 16";
+}
+
 TEST(DeltaCode, that_is_damaged_is_refused_or_gives_some_block) {
   std::mt19937_64 random(4);
   for (int round = 0; round < 20'000; ++round) {
@@ -143,16 +178,17 @@ struct Hostile {
 TEST(DeltaCode, that_is_hostile_is_refused_for_its_reason) {
   const Hostile cases[] = {
       {{3, 0, 0}, "unknown form 3"},
+      {{4, 0, 0}, "unknown form 4"},
       {{0}, "unknown form 0"},
       {{1}, "ends in its first bytes"},
       {{1, 0, 0, 0x80}, "ends in its first bytes"},
       {{1, 0, 0, 0xff, 0xff, 0xff, 1}, "ends in its first bytes"},
-      {{1, 20, 0, 1, 0}, "parameters are 20 and 0"},
+      {{1, 21, 0, 1, 0}, "parameters are 21 and 0"},
       {{1, 0, 16, 1, 0}, "parameters are 0 and 16"},
       {{1, 0, 0, 0}, "0 changes in a block of 4 elements"},
       {{1, 0, 0, 5, 0}, "5 changes in a block of 4 elements"},
       {{1, 0, 0, 1}, "ends inside a change"},
-      {{1, 0, 0, 1, 0xff, 0xff, 0xff, 0xff, 0xff, 0x0f}, "behind the end of its block"},
+      {{1, 0, 0, 1, 0xff, 0xff, 0xff, 0xff, 0xff, 0x1f}, "behind the end of its block"},
       {{1, 0, 0, 2, 0b0111}, "behind the end of its block"},
       {{1, 0, 0, 1, 0, 0}, "bits behind its last change"},
       {{1, 0, 0, 1, 0b100}, "bits behind its last change"},
