@@ -14,6 +14,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from reshard import _exit as _exit
+from reshard import delta as delta
 from reshard._core import (
   Box,
   CanonicalTensor,
@@ -164,6 +165,7 @@ __all__ = [
   "compare_fingerprints",
   "convert",
   "copy_ceiling",
+  "delta",
   "dequantise",
   "diff",
   "dtensor_layout",

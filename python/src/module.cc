@@ -26,6 +26,7 @@ void bind_in_process(nb::module_& m);
 void bind_fingerprints(nb::module_& m);
 void bind_quantise(nb::module_& m);
 void bind_checkpoints(nb::module_& m);
+void bind_deltas(nb::module_& m);
 void bind_transports(nb::module_& m);
 void bind_log(nb::module_& m);
 void watch_arguments(nb::module_& m);
@@ -61,6 +62,7 @@ NB_MODULE(_core, m) {
   bind_fingerprints(m);
   bind_quantise(m);
   bind_checkpoints(m);
+  bind_deltas(m);
   bind_transports(m);
   bind_log(m);
   watch_arguments(m);

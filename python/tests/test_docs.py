@@ -77,6 +77,22 @@ def test_the_blocks_on_tracing_run(tmp_path):
   assert "recording proved with values" in printed and "mul" in printed
 
 
+DELTAS = """
+import pathlib, reshard
+
+for step in (0, 1):
+  reshard.synthesize("demo-moe", f"step-{step}", layers=1, seed=step, progress=False)
+"""
+
+
+def test_the_block_on_deltas_runs(tmp_path):
+  (block,) = blocks_of("deltas.md")
+  printed = runs("deltas.md", [block], tmp_path, DELTAS)
+  assert " bytes\n" in printed and "mlp.experts.0.down_proj.weight changed" in printed
+  for path in (tmp_path / "step-1").iterdir():
+    assert path.read_bytes() == (tmp_path / "copy" / path.name).read_bytes()
+
+
 def test_the_block_on_checks_of_a_module_runs(tmp_path):
   pytest.importorskip("torch")
   *_, block = blocks_of("check.md")
