@@ -72,6 +72,18 @@ class Deltas(unittest.TestCase):
         self.assertEqual(applied["delta_bytes"], made["delta_bytes"] + again["delta_bytes"])
         self.assertEqual(program.files_of(self.d / "out"), program.files_of(self.d / "step-2"))
 
+    def test_checkpoints_of_every_format_come_back(self):
+        for layout in ("hf:quant=fp8_channel", "hf:quant=mxfp4", "vllm:tp=2", "dcp:shard=2", "torch_dist:shard=2"):
+            with self.subTest(layout):
+                for step in (0, 1):
+                    program.done("convert", f"step-{step}", f"{step}-as-{layout}", "--to", layout, cwd=self.d)
+                before, after, delta, out = f"0-as-{layout}", f"1-as-{layout}", f"delta-of-{layout}", f"out-of-{layout}"
+                made = self.report("make", before, after, delta)
+                self.report("apply", before, delta, out)
+                self.assertEqual(program.files_of(self.d / out), program.files_of(self.d / after))
+                self.assertGreater(len(made["changes"]), 0)
+                self.assertLess(made["share"], 0.5)
+
     def test_a_wrong_base_is_refused_by_the_tensor_that_differs(self):
         self.delta("make", "step-0", "step-1", "1")
         self.delta("make", "step-1", "step-2", "2", "--after", "1")
