@@ -99,6 +99,19 @@ class Deltas(unittest.TestCase):
         self.assertIn("is not the checkpoint at which 2 ends", self.refused(2, "make", "step-1", "step-2", "3", "--after", "2"))
         self.assertFalse((self.d / "out").exists() or (self.d / "3").exists())
 
+    def test_memory_does_not_grow_with_the_checkpoint(self):
+        large = program.LLAMA | {"hidden_size": 512, "intermediate_size": 2048, "vocab_size": 32000, "num_hidden_layers": 3}
+        program.done("synth", program.write_json(self.d / "config.json", large), self.d / "large-0")
+        program.done("synth", self.d / "config.json", self.d / "large-1", "--seed", 1)
+        peak = {}
+        for before, after in (("step-0", "step-1"), ("large-0", "large-1")):
+            made = self.report("make", before, after, f"delta-{after}", "--threads", 2)
+            applied = self.report("apply", before, f"delta-{after}", f"out-{after}", "--threads", 2)
+            peak[after] = max(made["peak_rss_bytes"], applied["peak_rss_bytes"])
+        self.assertGreater(applied["bytes"], 80_000_000)
+        # Every value changes: 17 MB for each thread, and what is mapped at a time.
+        self.assertLess(peak["large-1"], peak["step-1"] + 50_000_000)
+
     def test_wrong_use(self):
         self.delta("make", "step-0", "step-1", "1")
         for arguments, words in (
