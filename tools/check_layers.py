@@ -29,7 +29,7 @@ NOT_PRODUCT = ("_test.cc", "_testutil.h", "_testutil.cc", "_bench.cc")
 # Room -> the only rooms it may include, itself aside, and rooms that no room may include.
 ONLY = {"base": set(), "transport": {"base", "memory"}}
 NEVER = {"plan": {"transport"}}
-TOP_ROOMS = {"io", "refit", "megatron", "dtensor", "convert", "gpu_transport"}
+TOP_ROOMS = {"io", "refit", "fleet", "megatron", "dtensor", "convert", "gpu_transport"}
 # What the rooms above the others may include of them.
 ABOVE = {"convert": {"io", "refit"}, "megatron": {"refit"}, "dtensor": {"refit"}}
 # A program that has two types of one name on purpose.
