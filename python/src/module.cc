@@ -19,6 +19,7 @@ void bind_simulation(nb::module_& m);
 void bind_buffers(nb::module_& m);
 void bind_tensor_facts(nb::module_& m);
 void bind_group(nb::module_& m);
+void bind_fleet(nb::module_& m);
 void bind_published(nb::module_& m);
 void bind_report(nb::module_& m);
 void bind_session(nb::module_& m);
@@ -55,6 +56,7 @@ NB_MODULE(_core, m) {
   bind_buffers(m);
   bind_tensor_facts(m);
   bind_group(m);
+  bind_fleet(m);
   bind_published(m);
   bind_report(m);
   bind_session(m);

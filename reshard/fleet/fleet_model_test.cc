@@ -11,7 +11,7 @@
 namespace reshard::fleet {
 namespace {
 
-constexpr std::size_t kMost = 3'000'000;
+constexpr std::size_t kMaxStates = 3'000'000;
 
 const ModelFleet::Place kTrainer{.unit = "t", .role = Role::trainer};
 
@@ -38,7 +38,7 @@ void expect_no_violation(ModelFleet fleet) {
   for (const bool doubled : {false, true}) {
     SCOPED_TRACE(doubled ? "doubled" : "in place");
     fleet.doubled = doubled;
-    const ModelResult result = search(fleet, kMost);
+    const ModelResult result = search(fleet, kMaxStates);
     EXPECT_EQ(result.violation, "");
     EXPECT_GT(result.ends, 0U);
     ::testing::Test::RecordProperty(doubled ? "states_doubled" : "states_in_place",

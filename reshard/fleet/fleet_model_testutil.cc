@@ -140,7 +140,7 @@ class Steps {
     }
   }
 
-  /// What is not confirmed, or is to be taken again, is given up before a target is written.
+  /// Before a target is written, it gives up what is not confirmed, or is to be taken again.
   static void take_order(ModelProcess& p, const Action& a, const std::string& unit) {
     p.order = a;
     p.stage = Stage::ordered;
@@ -274,7 +274,7 @@ bool was_there(const ModelFleet& fleet, const ModelWorld& world, const std::stri
   return true;
 }
 
-/// What must hold when no step is left but those of chance; "" if it does.
+/// Invariants of states in which no step is left but those of chance; "" if they hold.
 std::string wrong_at_end(const ModelFleet& fleet, const ModelWorld& world) {
   if (world.server.in_round()) return "a round that nothing ends";
   std::int64_t newest = kNoVersion;

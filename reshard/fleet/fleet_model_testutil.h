@@ -80,7 +80,7 @@ struct ModelWorld {
   std::string text() const;
 };
 
-/// What a search found.
+/// The outcome of a search.
 struct ModelResult {
   std::size_t states = 0, ends = 0;
   std::string violation;  ///< "" if there is none; else what is wrong, and in which state.

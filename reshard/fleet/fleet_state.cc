@@ -98,7 +98,9 @@ std::vector<Action> FleetState::join(MemberId member, const JoinRequest& request
     return {Action{.kind = Action::Kind::refuse, .to = member, .text = std::move(why)}};
   Unit& unit = unit_for(request);
   Seat& seat = unit.seats[static_cast<std::size_t>(request.rank)];
-  seat = Seat{.member = member};
+  seat = Seat{};
+  seat.member = member;
+  seat.address = request.address;
   if (request.role == Role::engine) seat.held = seat.keeps = std::max(request.version, kNoVersion);
   if (unit.present()) {
     unit.incarnation = ++incarnations_;
@@ -294,7 +296,10 @@ void FleetState::begin_round(const std::vector<std::size_t>& units, std::int64_t
     const int size = static_cast<int>(unit.seats.size());
     participants.push_back({unit.name, unit.layout, first, size, participants.empty()});
     first += size;
-    for (Seat& seat : unit.seats) seat.pending = true;
+    for (Seat& seat : unit.seats) {
+      seat.pending = true;
+      seat.has = false;
+    }
   }
   ++rounds_;
   if (now_in != last_) ++epoch_;
@@ -309,6 +314,7 @@ void FleetState::begin_round(const std::vector<std::size_t>& units, std::int64_t
                       .round = rounds_,
                       .epoch = epoch_,
                       .rank = participants[k].first + static_cast<int>(r),
+                      .address = units_[units.front()].seats.front().address,
                       .participants = participants});
   }
 }
@@ -322,25 +328,33 @@ void FleetState::end_round_if_over() {
       succeeded = succeeded && seat.has;
     }
   const Round round = *std::exchange(round_, std::nullopt);
-  for (std::size_t k = 1; k < round.units.size(); ++k) settle_target(units_[round.units[k]], round);
+  bool any_has = false;
+  for (std::size_t k = 1; k < round.units.size(); ++k)
+    any_has |= settle_target(units_[round.units[k]], round.version);
+  // A member that died after it had the version, which nobody has noticed, fails the others.
+  if (!any_has && !round.any_lost)
+    for (std::size_t k = 1; k < round.units.size(); ++k) units_[round.units[k]].count(round.version);
   if (!succeeded) last_.clear();
   if (!succeeded && !round.any_lost) failure_ = round.error;
 }
 
-void FleetState::settle_target(Unit& unit, const Round& round) {
+void FleetState::Unit::count(std::int64_t version) {
+  tries = tried == version ? tries + 1 : 1;
+  tried = version;
+}
+
+bool FleetState::settle_target(Unit& unit, std::int64_t version) {
   const bool has =
       unit.present() && std::ranges::all_of(unit.seats, [](const Seat& s) { return s.has; });
   for (Seat& seat : unit.seats) {
     if (!seat.member) continue;
-    seat.held = has ? round.version : seat.keeps;
+    seat.held = has ? version : seat.keeps;
     seat.ready = seat.ready && !has;
     seat.has = false;
     if (has)
-      out_.push_back({.kind = Action::Kind::confirm, .to = *seat.member, .version = round.version});
+      out_.push_back({.kind = Action::Kind::confirm, .to = *seat.member, .version = version});
   }
-  if (has || round.any_lost) return;
-  unit.tries = unit.tried == round.version ? unit.tries + 1 : 1;
-  unit.tried = round.version;
+  return has;
 }
 
 void FleetState::release(Action::Kind kind, const std::string& text) {

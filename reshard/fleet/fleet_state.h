@@ -41,7 +41,8 @@ using MemberId = StrongInt<struct MemberTag, std::int64_t>;
 using Time = std::chrono::nanoseconds;
 
 inline constexpr std::int64_t kNoVersion = -1;
-/// Tries of a version by one target in which, and since which, nobody was lost.
+/// Rounds of a version that one target takes part in, that fail on all targets, and in and since
+/// which nobody was lost.
 inline constexpr int kMaxTries = 2;
 
 enum class Role : std::uint8_t {
@@ -56,6 +57,7 @@ struct JoinRequest {
   int rank = 0, size = 1;             ///< in the unit, and of it; at most kMaxUnitSize.
   std::string layout;                 ///< of the unit; equal on all its members, and not read here.
   std::int64_t version = kNoVersion;  ///< that an engine's member holds whole.
+  std::string address = {};           ///< where it listens for groups of which it is rank 0.
 };
 inline constexpr int kMaxUnitSize = 65536;
 
@@ -69,7 +71,7 @@ struct Participant {
   friend bool operator==(const Participant&, const Participant&) = default;
 };
 
-/// What a member is to be told.
+/// A decision: what a member is to be told.
 struct Action {
   enum class Kind : std::uint8_t {
     refuse,   ///< it has not joined; `text` says why. To be disconnected.
@@ -86,7 +88,8 @@ struct Action {
   std::int64_t version = kNoVersion;
   // Of an order:
   std::int64_t round = 0, epoch = 0;
-  int rank = 0;  ///< of the member in the group.
+  int rank = 0;                  ///< of the member in the group.
+  std::string address = {};      ///< where rank 0 of the group listens.
   std::vector<Participant> participants = {};
   // Of release and reject:
   std::vector<std::string> holders = {};  ///< names of the engines that hold `version`.
@@ -138,6 +141,7 @@ class FleetState {
     bool ready = false;
     std::int64_t held = kNoVersion;       ///< engines: whole and confirmed.
     std::int64_t published = kNoVersion;  ///< trainers, while ready.
+    std::string address;
     // In a round:
     bool pending = false, has = false;
     std::int64_t keeps = kNoVersion;
@@ -149,12 +153,14 @@ class FleetState {
     std::vector<Seat> seats = {};
     std::int64_t incarnation = 0;  ///< of its present members.
     std::int64_t tried = kNoVersion;
-    int tries = 0;     ///< of version `tried`, since a member of any unit was lost.
+    int tries = 0;     ///< of version `tried` that failed, since a member of any unit was lost.
     bool late = true;  ///< became present after the trainer had published.
     bool present() const;
     bool ready() const;
     std::int64_t held() const;
     std::int64_t published() const;
+    /// A round of the version has failed.
+    void count(std::int64_t version);
   };
   struct Round {
     std::int64_t version;
@@ -188,7 +194,8 @@ class FleetState {
   /// The round has had its first report, or, if it failed, its first sign of that.
   void notice_end(Time now, bool failed);
   void end_round_if_over();
-  void settle_target(Unit& unit, const Round& round);
+  /// Says to a target whether it has the version. Returns that.
+  bool settle_target(Unit& unit, std::int64_t version);
   std::vector<Action> take(Time now);
 
   Limits limits_;

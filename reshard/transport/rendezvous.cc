@@ -17,6 +17,7 @@
 #include <thread>
 #include <utility>
 
+#include "reshard/transport/tcp/authenticate.h"
 #include "reshard/transport/tcp/control.h"
 #include "reshard/transport/tcp/coordinator.h"
 #include "reshard/transport/tcp/fd_socket.h"
@@ -142,37 +143,21 @@ Frame request(const RendezvousOptions& join) {
   return out;
 }
 
-/// Sends a hello and returns the verdict; `other_group` also if there is no valid answer.
-Verdict exchange_hello(int socket, const ClientHandshake& handshake, Deadline limit) {
-  std::array<std::byte, 1> verdict{};
-  const bool answered =
-      send_all(socket, handshake.hello(), limit) && receive_all(socket, verdict, limit);
-  for (const Verdict v : {Verdict::welcome, Verdict::wrong_secret})
-    if (answered && verdict[0] == static_cast<std::byte>(v)) return v;
-  return Verdict::other_group;
-}
-
 /// Authenticates a connection, joins, and waits for the other ranks.
 Attempt enter(const RendezvousOptions& join, FileDescriptor socket, const GroupKey& key,
               const Instance& instance) {
   const Deadline limit = std::min(join.deadline, Deadline::after(kHandshakeTimeout));
-  const ClientHandshake handshake(key, instance);
-  const Verdict verdict = exchange_hello(socket.get(), handshake, limit);
-  if (verdict == Verdict::wrong_secret) {
+  const Authentication made = authenticate(socket.get(), key, instance, limit);
+  if (made.verdict == Verdict::wrong_secret) {
     return refused({Code::aborted, join.secret.empty()
                                        ? "join: rank 0 has a secret, and this rank has none"
                                        : "join: the secret is not that of rank 0"});
   }
-  if (verdict != Verdict::welcome) return again("this group is not forming there");
-  std::array<std::byte, kAnswerBytes> answer{};
-  const auto answered = receive_all(socket.get(), answer, limit);
-  if (!answered) return again(answered.error().message);
-  const auto keys = handshake.finish(answer);
-  if (!keys) return again(keys.error().message);
+  if (!made.keys) return again(made.reason);
   auto wake_fd = WakeFd::make();
   if (!wake_fd) return refused(std::move(wake_fd).error());
   auto control = std::make_unique<TcpControl>(
-      join.rank, join.size, TcpControl::Channel{std::move(socket), *keys}, std::move(*wake_fd));
+      join.rank, join.size, TcpControl::Channel{std::move(socket), *made.keys}, std::move(*wake_fd));
   auto outcome = control->enter(request(join), join.deadline, join.gives_up);
   if (!outcome) return again("rank 0 left before all ranks had joined");
   if (!*outcome) return refused(std::move(*outcome).error());
@@ -182,11 +167,11 @@ Attempt enter(const RendezvousOptions& join, FileDescriptor socket, const GroupK
 /// Errors: `invalid_argument` if a coordinator of this group listens there: rank 0 is taken then.
 Result<> check_not_taken(const RendezvousOptions& join, const std::vector<std::string>& hosts,
                          int port, const Instance& instance) {
-  const ClientHandshake handshake(group_key(join.job, join.secret), instance);
+  const GroupKey key = group_key(join.job, join.secret);
   for (const std::string& host : hosts) {
     const auto socket = connect_to(host, port, kConnectLimit, join.deadline);
     const Deadline limit = std::min(join.deadline, Deadline::after(kHandshakeTimeout));
-    if (socket && exchange_hello(socket->get(), handshake, limit) != Verdict::other_group)
+    if (socket && authenticate(socket->get(), key, instance, limit).verdict != Verdict::other_group)
       return fail(Code::invalid_argument,
                   "join: rank 0 is taken: another process has joined as it");
   }

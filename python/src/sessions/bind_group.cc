@@ -21,16 +21,6 @@ std::vector<std::weak_ptr<Group>>& open_groups() {
 /// The process whose rank 0 serves a group, or 0.
 std::atomic<pid_t> serving_process = 0;
 
-SharedGroup made(ProcessGroup parts, std::string transport) {
-  auto group = std::make_shared<Group>(std::move(parts), std::move(transport));
-  std::erase_if(open_groups(), [](const auto& known) {
-    const SharedGroup held = known.lock();
-    return held == nullptr || held->closed();
-  });
-  open_groups().push_back(group);
-  return group;
-}
-
 Deadline deadline_after(double seconds) {
   return Deadline::after(std::chrono::duration<double>(seconds));
 }
@@ -118,7 +108,7 @@ SharedGroup join_group_at(const std::string& url, std::optional<int> rank, std::
                                               transport, fmt::join(transport_names(), ", ")));
   if (my_rank == 0) serving_process = ::getpid();
   interruptible([&] { joining.run(); }, [&] { joining.cancel(); });
-  return made(std::move(joining.parts), transport);
+  return adopt_group(std::move(joining.parts), transport);
 }
 
 std::vector<SharedGroup> local_groups(int size) {
@@ -126,7 +116,7 @@ std::vector<SharedGroup> local_groups(int size) {
   std::vector<SharedGroup> groups;
   for (int r = 0; r < size; ++r) {
     ProcessGroup parts{unwrap(all.control(Rank(r))), unwrap(all.transport(Rank(r)))};
-    groups.push_back(made(std::move(parts), "inproc"));
+    groups.push_back(adopt_group(std::move(parts), "inproc"));
   }
   return groups;
 }
@@ -254,6 +244,17 @@ void bind_class(nb::module_& m) {
 }
 
 }  // namespace
+
+SharedGroup adopt_group(ProcessGroup parts, const std::string& transport) {
+  if (parts.control->rank() == Rank(0)) serving_process = ::getpid();
+  auto group = std::make_shared<Group>(std::move(parts), transport);
+  std::erase_if(open_groups(), [](const auto& known) {
+    const SharedGroup held = known.lock();
+    return held == nullptr || held->closed();
+  });
+  open_groups().push_back(group);
+  return group;
+}
 
 void bind_group(nb::module_& m) {
   bind_class(m);

@@ -128,4 +128,7 @@ class Group : public std::enable_shared_from_this<Group> {
   std::vector<GroupUser*> users_;  ///< guarded by the GIL.
 };
 
+/// The group of these parts, which the end of the interpreter closes. @pre the GIL is held
+std::shared_ptr<Group> adopt_group(ProcessGroup parts, const std::string& transport);
+
 }  // namespace reshard::python

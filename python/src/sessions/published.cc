@@ -89,6 +89,22 @@ are equal and whole, the bytes read are of that version. Any thread or process m
           "target_version_after_reading",
           [](const PublishedWord& x) { return x.version().target_version_after_reading(); },
           "target_version(), ordered after all earlier reads of this thread.")
+      .def(
+          "take_back",
+          [](PublishedWord& x, const TargetVersion& earlier) {
+            const TargetVersion now = x.version().target_version();
+            if (earlier.version > now.version)
+              raise(Code::invalid_argument,
+                    fmt::format("take_back: {} is not before {}", text_of(earlier), text_of(now)));
+            x.version().set(earlier);
+          },
+          nb::arg("earlier"),
+          "Publishes a TargetVersion that this had before, because other ranks did not get a newer "
+          "one. With doubled buffers that is whole until the next refit begins; in place only one "
+          "that is torn or empty is true. Raises InvalidArgumentError for a newer version.")
+      .def(
+          "tear", [](PublishedWord& x) { x.version().set({TargetState::torn, -1, x.version().target_version().buffer}); },
+          "Publishes that nothing whole is held, so that any version may be taken again.")
       .def("__repr__", [](const PublishedWord& x) {
         return fmt::format("<PublishedVersion: {}>", text_of(x.version().target_version()));
       });

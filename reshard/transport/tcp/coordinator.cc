@@ -174,28 +174,15 @@ void Coordinator::read(Connection& c) {
 }
 
 void Coordinator::read_hello(Connection& c) {
-  std::array<std::byte, kHelloBytes> buffer;
-  const ssize_t n =
-      ::recv(c.socket.get(), buffer.data(), kHelloBytes - c.hello.size(), MSG_DONTWAIT);
-  if (n < 0 && (errno == EAGAIN || errno == EINTR)) return;
-  if (n > 0) c.hello.insert(c.hello.end(), buffer.begin(), buffer.begin() + n);
-  if (n <= 0 || !looks_like_hello(c.hello)) {
-    c.over = true;
-    return;
-  }
-  if (c.hello.size() < kHelloBytes) return;
-  const Reply reply =
-      reply_to(std::span<const std::byte, kHelloBytes>(c.hello), options_.key, options_.instance);
-  std::vector<std::byte> clear{static_cast<std::byte>(reply.verdict)};
-  if (reply.verdict != Verdict::welcome) {
-    (void)::send(c.socket.get(), clear.data(), clear.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
-    c.parting = true;
-    return;
-  }
-  clear.insert(clear.end(), reply.answer.begin(), reply.answer.end());
+  const auto state = c.hello.read(c.socket.get(), options_.key, options_.instance);
+  if (state == HelloReader::State::more) return;
+  const Reply& reply = c.hello.reply();
+  c.over = state == HelloReader::State::ended;
+  c.parting = !c.over && reply.verdict != Verdict::welcome;
+  if (c.over || c.parting) return;
   c.reader = std::make_unique<SecureReader>(reply.keys.from_rank);
   c.writer = std::make_unique<SecureWriter>(reply.keys.from_coordinator);
-  c.writer->begin_with(clear);
+  c.writer->begin_with(c.hello.welcome());
 }
 
 bool Coordinator::on_frame(Connection& c, Frame& frame) {

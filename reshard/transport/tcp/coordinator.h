@@ -15,6 +15,7 @@
 
 #include "reshard/base/file.h"
 #include "reshard/transport/deadline.h"
+#include "reshard/transport/tcp/authenticate.h"
 #include "reshard/transport/tcp/cipher.h"
 #include "reshard/transport/tcp/coordinator_state.h"
 #include "reshard/transport/tcp/socket.h"
@@ -61,7 +62,7 @@ class Coordinator {
   struct Connection {
     FileDescriptor socket;
     Clock::time_point since;
-    std::vector<std::byte> hello;  ///< the bytes received before authentication.
+    HelloReader hello;
     std::unique_ptr<SecureReader> reader;
     std::unique_ptr<SecureWriter> writer;
     std::optional<Rank> rank;

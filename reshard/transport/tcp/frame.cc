@@ -63,7 +63,7 @@ Result<> parse_frame(std::span<const std::byte> in, Frame& frame) {
   }
   const std::uint64_t kind = take(in, 1);
   if (kind < static_cast<std::uint64_t>(Kind::join) ||
-      kind > static_cast<std::uint64_t>(Kind::lost))
+      kind > static_cast<std::uint64_t>(Kind::message))
     return fail(Code::corrupt, fmt::format("a control frame of unknown kind {}", kind));
   frame.kind = static_cast<Kind>(kind);
   frame.id = take(in, 8);

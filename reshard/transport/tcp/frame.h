@@ -31,6 +31,8 @@ enum class Kind : std::uint8_t {
   failed,   ///< id, a: code, text.
   aborted,  ///< text.
   lost,     ///< a: rank, b: 1 if it died, 0 if it closed.
+  // Between a ControlServer and its connections, which send nothing else.
+  message,  ///< bytes.
 };
 
 struct Frame {

@@ -97,7 +97,7 @@ tl::unexpected<Error> file_error(std::string_view what, const std::string& path)
 
 }  // namespace
 
-Result<RendezvousAddress> parse_url(std::string_view url) {
+Result<RendezvousAddress> parse_url(std::string_view url, bool any_port) {
   const auto wrong = [&](std::string_view why) {
     return fail(Code::invalid_argument,
                 fmt::format("rendezvous {}: {}; use tcp://HOST:PORT or file:///FOLDER",
@@ -122,7 +122,8 @@ Result<RendezvousAddress> parse_url(std::string_view url) {
   const std::size_t colon = rest.rfind(':');
   if (colon == std::string_view::npos) return wrong("no port");
   const auto port = port_number(rest.substr(colon + 1));
-  if (!port) return wrong("the port must be 1 to 65535");
+  const bool is_any = any_port && rest.substr(colon + 1) == "0";
+  if (!port && !is_any) return wrong("the port must be 1 to 65535");
   std::string_view host = rest.substr(0, colon);
   if (host.starts_with("[") && host.ends_with("]")) {
     host = host.substr(1, host.size() - 2);
@@ -130,7 +131,7 @@ Result<RendezvousAddress> parse_url(std::string_view url) {
     return wrong("write an IPv6 address in brackets");
   }
   if (!printable(host) || host.find('/') != std::string_view::npos) return wrong("no host");
-  return RendezvousAddress{"", std::string(host), *port, -1};
+  return RendezvousAddress{"", std::string(host), port.value_or(0), -1};
 }
 
 Result<> check_job(std::string_view job) {

@@ -19,8 +19,8 @@ struct RendezvousAddress {
   int port = 0;
   int fd = -1;  ///< of fd://, else -1.
 };
-/// Errors: `invalid_argument`.
-Result<RendezvousAddress> parse_url(std::string_view url);
+/// Port 0 if `any_port`, and the URL says 0. Errors: `invalid_argument`.
+Result<RendezvousAddress> parse_url(std::string_view url, bool any_port = false);
 /// Letters, digits, '-', '_', '.', 1 to 64 of them. Errors: `invalid_argument`.
 Result<> check_job(std::string_view job);
 

@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A process of a fleet that does what a test says, over a pipe, and the weights that it holds."""
+
+import os
+import signal
+
+import numpy as np
+
+import reshard
+from reshard.fleet import Fleet
+
+SHAPE = (64, 48)
+
+
+def model():
+  return reshard.Model.from_tensors("small", {f"layer.{i}.weight": (SHAPE, "F32") for i in range(6)})
+
+
+def values(layer, version):
+  """The values of a tensor in a version; no two tensors and versions share one."""
+  return (np.arange(SHAPE[0] * SHAPE[1], dtype=np.float32).reshape(SHAPE) * 64 + layer) * 8 + version
+
+
+def layout_file(folder, name, ranks, by_columns):
+  """The layout of a unit that cuts each tensor in as many parts as it has ranks; its specification."""
+  builder = reshard.LayoutBuilder(name, model())
+  for layer in range(6):
+    for rank in range(ranks):
+      cut = SHAPE[1 if by_columns else 0] // ranks
+      part = (rank * cut, (rank + 1) * cut)
+      box = reshard.Box([(0, SHAPE[0]), part] if by_columns else [part, (0, SHAPE[1])])
+      shape = tuple(end - begin for begin, end in (box[0], box[1]))
+      tensor = f"layer.{layer}.weight"
+      builder.add([rank], tensor, shape, "F32", [reshard.PlacedBox(tensor, box, (0, 0))])
+  path = os.path.join(folder, f"{name}.json")
+  builder.finish().save(path)
+  return f"explicit:{path}"
+
+
+def part_of(layer, version, spec, rank):
+  """The values of this rank's part of a tensor."""
+  (held,) = [t for t in reshard.layout(spec, model()).local(rank) if t.name == f"layer.{layer}.weight"]
+  rows, columns = held.fragments[0].box
+  return values(layer, version)[rows[0] : rows[1], columns[0] : columns[1]]
+
+
+class Unit:
+  """The tensors of one rank of a unit."""
+
+  def __init__(self, spec, rank):
+    self.spec, self.rank = spec, rank
+    shapes = {t.name: tuple(t.shape) for t in reshard.layout(spec, model()).local(rank)}
+    self.copies = [{name: np.zeros(shape, np.float32) for name, shape in shapes.items()} for _ in range(2)]
+
+  def train(self, version):
+    for layer in range(6):
+      self.copies[0][f"layer.{layer}.weight"][:] = part_of(layer, version, self.spec, self.rank)
+
+  def wrong(self, version, copy):
+    """The names of tensors that are not of the version."""
+    return [
+      f"layer.{layer}.weight"
+      for layer in range(6)
+      if not np.array_equal(self.copies[copy][f"layer.{layer}.weight"], part_of(layer, version, self.spec, self.rank))
+    ]
+
+
+def serve_pipe(pipe, place, url, secret, doubled, transport="shm", timeout=30.0):
+  """Joins, says "joined", and does what it is told until it is told nothing more.
+
+  "refit", version, engines   the trainer's; answers with the report, or the error's type and text
+  "receive"           takes the next version; answers with it, and checks its bytes
+  "die", phase        is killed when its next refit enters the phase
+  "stop", phase       is stopped there
+  "tell", phase       says "in PHASE" there, and waits for word
+  """
+  unit = Unit(place["layout"], place["rank"])
+  todo = {}
+
+  def on_phase(phase):
+    act = todo.pop(phase, None)
+    if act == "tell":
+      pipe.send(f"in {phase}")
+      pipe.recv()
+    elif act is not None:
+      pipe.send(f"in {phase}")
+      os.kill(os.getpid(), signal.SIGKILL if act == "die" else signal.SIGSTOP)
+
+  options = {"buffering": "doubled" if doubled else "in_place", "on_phase": on_phase, "verify": "always"}
+  back = unit.copies[1] if doubled and place["role"] == "engine" else None
+  with Fleet(
+    url, secret=secret, model=model(), tensors=unit.copies[0], back_tensors=back, transport=transport, timeout=timeout, **place, **options
+  ) as fleet:
+    pipe.send("joined")
+    while True:
+      try:
+        told, *arguments = pipe.recv()
+      except EOFError:
+        return
+      try:
+        if told == "refit":
+          unit.train(arguments[0])
+          report = fleet.refit(arguments[0], engines=arguments[1] if len(arguments) > 1 else 0)
+          pipe.send((report.version, sorted(report.engines), report.left_behind, report.epoch, report.rounds))
+        elif told == "receive":
+          version = fleet.receive()
+          assert version == fleet.version, (version, fleet.version)
+          wrong = unit.wrong(version, fleet.buffer)
+          pipe.send(version if not wrong else f"version {version}: {wrong} are wrong")
+        elif told == "held":
+          wrong = unit.wrong(fleet.version, fleet.buffer) if fleet.version >= 0 else []
+          pipe.send(fleet.version if not wrong else f"version {fleet.version}: {wrong} are wrong")
+        else:
+          todo[arguments[0]] = told
+      except reshard.Error as error:
+        pipe.send((type(error).__name__, str(error)))

@@ -1,0 +1,267 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Law: engines that die, come and fall behind neither stop a fleet nor tear it."""
+
+import multiprocessing
+import secrets
+
+import pytest
+
+import fleet_process
+import reshard
+from reshard.fleet import serve
+from ranks import TIMEOUT
+
+
+class World:
+  """A server, and the processes of a fleet."""
+
+  def __init__(self, folder, doubled, transport="shm", timeout=30.0, report=5.0):
+    self.folder, self.doubled, self.transport, self.timeout = str(folder), doubled, transport, timeout
+    self.secret = secrets.token_hex(16)
+    self.server = serve("tcp://127.0.0.1:0", secret=self.secret, timeout=timeout, report=report)
+    self.processes, self.layouts = {}, {}
+
+  def start(self, unit, size=1, by_columns=False, ranks=None):
+    """Starts the processes of a unit, or some of them, and waits until they have joined."""
+    context = multiprocessing.get_context("spawn")
+    if unit not in self.layouts:
+      self.layouts[unit] = fleet_process.layout_file(self.folder, unit, size, by_columns)
+    for rank in range(size) if ranks is None else ranks:
+      mine, theirs = context.Pipe()
+      role = "trainer" if unit == "trainer" else "engine"
+      place = {"unit": unit, "role": role, "layout": self.layouts[unit], "rank": rank, "size": size}
+      process = context.Process(
+        target=fleet_process.serve_pipe,
+        args=(theirs, place, self.server.url, self.secret, self.doubled, self.transport, self.timeout),
+        daemon=True,
+      )
+      process.start()
+      theirs.close()
+      self.processes[unit, rank] = process, mine
+    for rank in range(size) if ranks is None else ranks:
+      assert self.answer(unit, rank) == "joined"
+
+  def tell(self, unit, *what, rank=None):
+    for (name, r), (_, pipe) in self.processes.items():
+      if name == unit and rank in (None, r):
+        pipe.send(what)
+
+  def answer(self, unit, rank=0):
+    _, pipe = self.processes[unit, rank]
+    assert pipe.poll(TIMEOUT), f"{unit} {rank} says nothing:\n{self.server.text()}"
+    return pipe.recv()
+
+  def answers(self, unit):
+    return [self.answer(name, rank) for name, rank in self.processes if name == unit]
+
+  def gone(self, unit, rank=0):
+    """Waits for the end of a process, and forgets it."""
+    process, _ = self.processes.pop((unit, rank))
+    process.join(TIMEOUT)
+    assert not process.is_alive()
+
+  def __enter__(self):
+    return self
+
+  def __exit__(self, *_):
+    for process, _ in self.processes.values():
+      process.kill()
+    for process, _ in self.processes.values():
+      process.join(TIMEOUT)
+    self.server.close()
+
+
+@pytest.fixture(params=[False, True], ids=["in place", "doubled"])
+def doubled(request):
+  return request.param
+
+
+def refit(world, version, engines, of=()):
+  """A refit of the trainer to these engines, all of which say that they have it."""
+  for unit in of:
+    world.tell(unit, "receive")
+  world.tell("trainer", "refit", version, len(engines))
+  reports = world.answers("trainer")
+  assert {report[:3] for report in map(lambda r: (r[0], tuple(r[1]), r[2]), reports)} == {(version, tuple(sorted(engines)), "")}
+  for unit in of:
+    assert set(world.answers(unit)) == {version}
+  return reports[0]
+
+
+def test_engines_with_different_layouts_take_each_version_in_one_round_of_one_group(tmp_path, doubled):
+  with World(tmp_path, doubled) as world:
+    world.start("trainer", 2)
+    for unit, size, by_columns in (("a", 1, False), ("b", 2, True), ("c", 2, False)):
+      world.start(unit, size, by_columns)
+    for version in (1, 2, 3):
+      report = refit(world, version, ["a", "b", "c"], ["a", "b", "c"])
+      assert report[3:] == (1, 1)
+
+
+@pytest.mark.parametrize("phase", ["begin", "transfer", "check", "commit", "committed"])
+def test_an_engine_is_killed_in_each_phase_and_the_others_get_the_version(tmp_path, doubled, phase):
+  with World(tmp_path, doubled) as world:
+    world.start("trainer")
+    for unit in ("a", "b", "c"):
+      world.start(unit, 1, unit == "b")
+    refit(world, 1, ["a", "b", "c"], ["a", "b", "c"])
+    world.tell("b", "die", phase)
+    world.tell("b", "receive")
+    refit(world, 2, ["a", "c"], ["a", "c"])
+    assert world.answer("b") == f"in {phase}"
+    world.gone("b")
+    refit(world, 3, ["a", "c"], ["a", "c"])
+
+
+def test_a_rank_of_an_engine_is_killed_and_its_engine_comes_back_when_the_rank_does(tmp_path, doubled):
+  with World(tmp_path, doubled) as world:
+    world.start("trainer")
+    world.start("a")
+    world.start("b", 2)
+    refit(world, 1, ["a", "b"], ["a", "b"])
+    world.tell("b", "die", "check", rank=1)
+    world.tell("b", "receive")
+    refit(world, 2, ["a"], ["a"])
+    assert world.answer("b", 1) == "in check"
+    world.gone("b", 1)
+    world.tell("a", "receive")  # It waits for version 3, and is a source meanwhile.
+    world.start("b", 2, ranks=[1])
+    world.tell("b", "receive", rank=1)
+    assert world.answers("b") == [2, 2]  # Rank 0 waits since the refit that failed.
+    world.tell("b", "receive")
+    world.tell("trainer", "refit", 3)
+    assert world.answer("trainer")[:3] == (3, ["a", "b"], "")
+    assert world.answers("a") + world.answers("b") == [3, 3, 3]
+
+
+def test_an_engine_joins_between_refits_and_catches_up_from_a_peer(tmp_path, doubled):
+  with World(tmp_path, doubled) as world:
+    world.start("trainer")
+    world.start("a", 2, True)
+    refit(world, 1, ["a"], ["a"])
+    process, _ = world.processes.pop(("trainer", 0))
+    process.kill()  # The peer is enough.
+    process.join(TIMEOUT)
+    world.tell("a", "receive")
+    world.start("b", 1)
+    world.tell("b", "receive")
+    assert world.answer("b") == 1
+    assert not world.processes["a", 0][1].poll()  # It has been a source, and still waits.
+    world.start("trainer")
+    world.tell("b", "receive")
+    world.tell("trainer", "refit", 2, 2)
+    assert world.answer("trainer")[:3] == (2, ["a", "b"], "")
+    assert world.answers("a") + world.answers("b") == [2, 2, 2]
+
+
+def test_an_engine_joins_while_a_refit_runs_and_catches_up_from_a_peer(tmp_path, doubled):
+  with World(tmp_path, doubled) as world:
+    world.start("trainer")
+    world.start("a")
+    world.tell("a", "tell", "check")
+    world.tell("a", "receive")
+    world.tell("trainer", "refit", 1)
+    assert world.answer("a") == "in check"
+    world.start("b", 2)
+    world.tell("b", "receive")
+    world.tell("a", "go on")
+    assert world.answer("a") == 1
+    assert world.answer("trainer") == (1, ["a"], "", 1, 1)  # It does not wait for the other.
+    world.tell("a", "receive")
+    assert world.answers("b") == [1, 1]
+
+
+def test_the_trainer_dies_in_a_refit_and_comes_back(tmp_path, doubled):
+  with World(tmp_path, doubled) as world:
+    world.start("trainer", 2)
+    for unit in ("a", "b"):
+      world.start(unit)
+    refit(world, 1, ["a", "b"], ["a", "b"])
+    world.tell("trainer", "die", "check", rank=1)
+    world.tell("a", "receive")
+    world.tell("b", "receive")
+    world.tell("trainer", "refit", 2)
+    assert world.answer("trainer", 1) == "in check"
+    world.gone("trainer", 1)
+    assert world.answer("trainer", 0) == ("AbortedError", "refit: rank 1 of the trainer was lost")
+    world.start("trainer", 2, ranks=[1])
+    refit_again = refit(world, 2, ["a", "b"])
+    assert refit_again[0] == 2
+    assert world.answers("a") + world.answers("b") == [2, 2]
+
+
+def test_with_the_trainer_dead_engines_keep_what_is_whole(tmp_path, doubled):
+  with World(tmp_path, doubled) as world:
+    world.start("trainer")
+    world.start("a")
+    refit(world, 1, ["a"], ["a"])
+    world.tell("trainer", "die", "check")
+    world.tell("a", "receive")
+    world.tell("trainer", "refit", 2)
+    assert world.answer("trainer") == "in check"
+    world.gone("trainer")
+    world.start("trainer")
+    world.tell("trainer", "refit", 1)  # Below what it holds, if it holds a version.
+    said = world.answer("trainer")
+    if doubled:  # Version 1 is whole, so nobody needs it.
+      assert said[:3] == (1, ["a"], "") and said[4] == 0
+    else:
+      assert said[:3] == (1, ["a"], "") and said[4] == 1
+      assert world.answer("a") == 1
+      world.tell("a", "receive")
+    world.tell("trainer", "refit", 2)
+    assert world.answer("trainer")[:3] == (2, ["a"], "")
+    assert world.answer("a") == 2
+
+
+def test_a_version_below_that_of_an_engine_is_refused(tmp_path, doubled):
+  with World(tmp_path, doubled) as world:
+    world.start("trainer")
+    world.start("a")
+    refit(world, 5, ["a"], ["a"])
+    world.tell("trainer", "refit", 4)
+    assert world.answer("trainer") == ("InvalidArgumentError", "refit: version 4 is not above 5, which engine 'a' holds")
+
+
+def test_an_engine_that_stops_is_left_behind_and_the_others_get_the_version(tmp_path, doubled):
+  with World(tmp_path, doubled, timeout=3.0, report=3.0) as world:
+    world.start("trainer")
+    for unit in ("a", "b"):
+      world.start(unit)
+    refit(world, 1, ["a", "b"], ["a", "b"])
+    world.tell("b", "stop", "check")
+    world.tell("a", "receive")
+    world.tell("b", "receive")
+    world.tell("trainer", "refit", 2)
+    assert world.answer("b") == "in check"
+    assert world.answer("trainer")[:3] == (2, ["a"], "")
+    assert world.answer("a") == 2
+    world.tell("a", "receive")
+    world.processes["b", 0][0].kill()
+
+
+def test_a_process_with_another_secret_is_no_member(tmp_path):
+  with World(tmp_path, False) as world:
+    with pytest.raises(reshard.AbortedError, match="secret"):
+      fleet_process.Fleet(
+        world.server.url,
+        secret="another secret, as long",
+        model=fleet_process.model(),
+        unit="a",
+        role="engine",
+        layout="hf",
+        tensors={},
+      )
+    assert "engine" not in world.server.text()
+
+
+def test_a_seat_is_one_process_and_a_fleet_has_one_trainer(tmp_path):
+  with World(tmp_path, False) as world:
+    common = {"secret": world.secret, "model": fleet_process.model(), "layout": "hf", "tensors": {}, "timeout": 0.2}
+    with fleet_process.Fleet(world.server.url, unit="t", role="trainer", **common):
+      with pytest.raises(reshard.InvalidArgumentError, match="rank 0 of unit 't' is taken"):
+        fleet_process.Fleet(world.server.url, unit="t", role="trainer", **common)
+      with pytest.raises(reshard.InvalidArgumentError, match="the fleet has a trainer, 't'"):
+        fleet_process.Fleet(world.server.url, unit="u", role="trainer", **common)
+      with pytest.raises(reshard.InvalidArgumentError, match="unit 't' is a trainer"):
+        fleet_process.Fleet(world.server.url, unit="t", role="engine", **common)
