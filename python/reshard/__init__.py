@@ -105,6 +105,7 @@ from reshard._explain import explain
 from reshard._figures.sweep import Sweep, sweep
 from reshard._ray import from_ray
 from reshard._rendezvous import from_store, from_torch
+from reshard.fleet.member import Fleet, FleetReport
 
 __all__ = [
   "AbortedError",
@@ -120,6 +121,8 @@ __all__ = [
   "DeadlineError",
   "Error",
   "FileLeftOut",
+  "Fleet",
+  "FleetReport",
   "Fragment",
   "InProcessRefit",
   "InvalidArgumentError",

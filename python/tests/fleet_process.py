@@ -3,6 +3,7 @@
 
 import os
 import signal
+import time
 
 import numpy as np
 
@@ -65,6 +66,15 @@ class Unit:
     ]
 
 
+def received(fleet, unit):
+  """The next version, or a text with what is wrong."""
+  version = fleet.receive()
+  wrong = unit.wrong(version, fleet.buffer)
+  if version != fleet.version or wrong:
+    return f"version {version}, held {fleet.version}: {wrong} are wrong"
+  return version
+
+
 def serve_pipe(pipe, place, url, secret, doubled, transport="shm", timeout=30.0):
   """Joins, says "joined", and does what it is told until it is told nothing more.
 
@@ -73,12 +83,22 @@ def serve_pipe(pipe, place, url, secret, doubled, transport="shm", timeout=30.0)
   "die", phase        is killed when its next refit enters the phase
   "stop", phase       is stopped there
   "tell", phase       says "in PHASE" there, and waits for word
+  "fail", phase       its next refit fails there
+  "follow", faults    receives for ever, and answers as "receive" does each time. Faults: {(number of
+                      its refit, phase): "die", "stop", or seconds of delay}
   """
   unit = Unit(place["layout"], place["rank"])
-  todo = {}
+  todo, faults, refits = {}, {}, 0
 
   def on_phase(phase):
-    act = todo.pop(phase, None)
+    nonlocal refits
+    refits += phase == "begin"
+    act = todo.pop(phase, faults.pop((refits, phase), None))
+    if isinstance(act, float):
+      time.sleep(act)
+      return
+    if act in ("fail", "fail again"):
+      raise RuntimeError("the engine is full")
     if act == "tell":
       pipe.send(f"in {phase}")
       pipe.recv()
@@ -103,13 +123,13 @@ def serve_pipe(pipe, place, url, secret, doubled, transport="shm", timeout=30.0)
           report = fleet.refit(arguments[0], engines=arguments[1] if len(arguments) > 1 else 0)
           pipe.send((report.version, sorted(report.engines), report.left_behind, report.epoch, report.rounds))
         elif told == "receive":
-          version = fleet.receive()
-          assert version == fleet.version, (version, fleet.version)
-          wrong = unit.wrong(version, fleet.buffer)
-          pipe.send(version if not wrong else f"version {version}: {wrong} are wrong")
-        elif told == "held":
-          wrong = unit.wrong(fleet.version, fleet.buffer) if fleet.version >= 0 else []
-          pipe.send(fleet.version if not wrong else f"version {fleet.version}: {wrong} are wrong")
+          pipe.send(received(fleet, unit))
+        elif told == "faults":
+          faults.update(arguments[0])
+        elif told == "follow":
+          faults.update(arguments[0])
+          while True:
+            pipe.send(received(fleet, unit))
         else:
           todo[arguments[0]] = told
       except reshard.Error as error:

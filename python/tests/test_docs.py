@@ -48,6 +48,11 @@ def test_the_blocks_of_the_page_run(gpu, tmp_path):
     assert " cuda:0 cuda:0\n" in printed
 
 
+def test_the_block_on_fleets_runs(tmp_path):
+  printed = runs("elastic.md", blocks_of("elastic.md"), tmp_path)
+  assert "3 ['one', 'two']" in printed and "one has version 3" in printed and "two has version 3" in printed
+
+
 TRACED = """
 import reshard, torch
 

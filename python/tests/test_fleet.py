@@ -1,8 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Law: engines that die, come and fall behind neither stop a fleet nor tear it."""
 
+import json
 import multiprocessing
+import pathlib
 import secrets
+import subprocess
+import sys
 
 import pytest
 
@@ -265,3 +269,64 @@ def test_a_seat_is_one_process_and_a_fleet_has_one_trainer(tmp_path):
         fleet_process.Fleet(world.server.url, unit="u", role="trainer", **common)
       with pytest.raises(reshard.InvalidArgumentError, match="unit 't' is a trainer"):
         fleet_process.Fleet(world.server.url, unit="t", role="engine", **common)
+
+
+def test_random_fleets(tmp_path):
+  script = pathlib.Path(__file__).parents[2] / "tests" / "faults" / "fleet_runs.py"
+  log = tmp_path / "runs"
+  command = [sys.executable, "-B", str(script), "--runs", "3", "--seed", "100", "--log", str(log)]
+  done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=900)
+  assert done.returncode == 0, done.stdout + done.stderr
+  assert sum(json.loads(line)["killed"] for line in log.read_text().splitlines()) > 0
+
+
+def test_a_server_of_its_own(tmp_path):
+  secret = tmp_path / "secret"
+  secret.write_text(secrets.token_hex(16))
+  secret.chmod(0o600)
+  command = [sys.executable, "-m", "reshard.fleet", "tcp://127.0.0.1:0", "--secret-file", str(secret)]
+  with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
+    said = server.stdout.readline().split()
+    assert said[:4] == ["serves", "fleet", "fleet", "at"]
+    place = {"secret_file": secret, "model": fleet_process.model(), "layout": "hf", "tensors": {}}
+    with fleet_process.Fleet(said[4], unit="t", role="trainer", **place) as fleet:
+      assert fleet.refit(1) == reshard.FleetReport(1)
+    server.terminate()
+    assert server.wait(TIMEOUT) == 0
+
+
+def test_members_join_a_server_that_comes_again(tmp_path):
+  address = {"url": f"file://{tmp_path}", "job": "again"}
+  place = {"model": fleet_process.model(), "layout": "hf", "tensors": {}, "timeout": 30.0}
+  with serve(**address):
+    fleet = fleet_process.Fleet(unit="t", role="trainer", **address, **place)
+    assert fleet.refit(1).version == 1
+  with serve(**address) as server, fleet:
+    assert fleet.refit(2).version == 2
+    assert "trainer 't'" in server.text()
+
+
+def test_a_member_without_a_server_says_so(tmp_path):
+  address = {"url": f"file://{tmp_path}", "job": "none"}
+  place = {"model": fleet_process.model(), "layout": "hf", "tensors": {}, "timeout": 0.2}
+  with pytest.raises(reshard.DeadlineError, match="nobody serves at"):
+    fleet_process.Fleet(unit="t", role="trainer", **address, **place)
+  with serve(**address):
+    fleet = fleet_process.Fleet(unit="t", role="trainer", **address, **place)
+  with fleet, pytest.raises(reshard.AbortedError, match="the server of the fleet is lost"):
+    fleet.refit(1)
+
+
+def test_an_engine_that_cannot_take_a_version_is_left_behind_with_the_reason(tmp_path, doubled):
+  with World(tmp_path, doubled) as world:
+    world.start("trainer")
+    world.start("a")
+    world.tell("a", "fail", "transfer")
+    world.tell("a", "fail again", "begin")
+    world.tell("a", "receive")
+    world.tell("trainer", "refit", 1)
+    version, engines, left_behind, _, rounds = world.answer("trainer")
+    assert (version, engines, rounds) == (1, [], 2)
+    assert "engines 'a' have not got version 1: " in left_behind and "the engine is full" in left_behind
+    assert refit(world, 2, ["a"])[4] == 1
+    assert world.answer("a") == 2

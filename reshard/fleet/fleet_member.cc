@@ -19,14 +19,12 @@ constexpr std::chrono::seconds kSendLimit{20};
 class Member final : public FleetMember {
  public:
   Member(std::string job, std::unique_ptr<ControlConnection> connection, ListeningSocket listener)
-      : job_(std::move(job)),
-        connection_(std::move(connection)),
-        listener_(std::move(listener)) {}
+      : job_(std::move(job)), connection_(std::move(connection)), listener_(std::move(listener)) {}
 
   Result<> enter(JoinRequest request, Deadline deadline) {
     const std::string& host = connection_->local_host();
-    request.address = fmt::format("{}:{}", host.find(':') != std::string::npos ? "[" + host + "]" : host,
-                                  listener_.port());
+    request.address = fmt::format(
+        "{}:{}", host.find(':') != std::string::npos ? "[" + host + "]" : host, listener_.port());
     RESHARD_TRY(send(std::move(request)));
     const auto answer = RESHARD_TRY(receive(deadline));
     if (!answer) return fail(Code::deadline, "fleet: the server does not answer");
@@ -87,7 +85,8 @@ class Member final : public FleetMember {
     return std::optional(RESHARD_TRY(parse_server_message(*bytes)));
   }
 
-  /// What has arrived while the group forms; actions other than cancels wait for next().
+  /// Takes what has arrived while the group forms: "" if the round goes on. Actions other than
+  /// cancels wait for next().
   std::string why_cancelled(std::int64_t round) {
     for (;;) {
       auto message = receive(Deadline::after(std::chrono::seconds(0)));
@@ -114,8 +113,7 @@ Result<std::unique_ptr<FleetMember>> FleetMember::join(
     const std::function<std::string()>& gives_up) {
   auto connection = RESHARD_TRY(ControlConnection::connect(address, deadline, gives_up));
   auto listener = RESHARD_TRY(ListeningSocket::make());
-  auto made =
-      std::make_unique<Member>(address.job, std::move(connection), std::move(listener));
+  auto made = std::make_unique<Member>(address.job, std::move(connection), std::move(listener));
   RESHARD_TRY(made->enter(std::move(request), deadline));
   return made;
 }

@@ -16,8 +16,9 @@ namespace reshard::fleet {
 /// A process's end of a fleet: it tells the server of itself, and receives what FleetState decides.
 /// One thread at a time, cancel() from any.
 ///
-/// An engine's member calls ready() and then next() until it is confirmed; a trainer's publish() and
-/// then next() until it is released. On an order it makes the group, refits, and calls report().
+/// An engine's member calls ready() and then next() until it is confirmed; a trainer's publish()
+/// and then next() until it is released. On an order it makes the group, refits, and calls
+/// report().
 class FleetMember {
  public:
   /// Joins as `request` says; its `address` is set here. Errors: those of
@@ -36,8 +37,8 @@ class FleetMember {
   /// was not begun is not returned, but reported. Errors: `aborted` if the connection has ended, or
   /// cancel() was called.
   virtual Result<std::optional<Action>> next(Deadline deadline) = 0;
-  /// Makes the group of an order. Errors: those of join_group(); `aborted` if the server cancels the
-  /// round.
+  /// Makes the group of an order. Errors: those of join_group(); `aborted` if the server cancels
+  /// the round.
   virtual Result<ProcessGroup> make_group(const Action& order, std::string_view transport,
                                           const TransportOptions& options) = 0;
   virtual void cancel() = 0;

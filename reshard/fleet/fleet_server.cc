@@ -20,11 +20,10 @@ class Server final : public FleetServer {
   Result<> start(const ControlAddress& address) {
     const std::lock_guard lock(mutex_);
     connections_ = RESHARD_TRY(ControlServer::serve(
-        address,
-        {.received = [this](ConnectionId from, auto bytes) { received(from, bytes); },
-         .lost = [this](ConnectionId id) { locked([&] { lose(id); }); },
-         .next_wake = [this] { return next_wake(); },
-         .wake = [this] { locked([&] { carry_out(state_.tick(now())); }); }}));
+        address, {.received = [this](ConnectionId from, auto bytes) { received(from, bytes); },
+                  .lost = [this](ConnectionId id) { locked([&] { lose(id); }); },
+                  .next_wake = [this] { return next_wake(); },
+                  .wake = [this] { locked([&] { carry_out(state_.tick(now())); }); }}));
     return {};
   }
 

@@ -10,9 +10,9 @@
 
 namespace reshard::fleet {
 
-/// Serves a fleet from a thread of its own: FleetState behind a ControlServer. In the process of the
-/// trainer's rank 0 or one of its own. When it ends, members keep what they hold, and join the next
-/// server at its address.
+/// Serves a fleet from a thread of its own: FleetState behind a ControlServer. In the process of
+/// the trainer's rank 0 or one of its own. When it ends, members keep what they hold, and join the
+/// next server at its address.
 class FleetServer {
  public:
   /// Errors: those of ControlServer::serve(); a job of more than kMaxJob characters.

@@ -333,7 +333,8 @@ void FleetState::end_round_if_over() {
     any_has |= settle_target(units_[round.units[k]], round.version);
   // A member that died after it had the version, which nobody has noticed, fails the others.
   if (!any_has && !round.any_lost)
-    for (std::size_t k = 1; k < round.units.size(); ++k) units_[round.units[k]].count(round.version);
+    for (std::size_t k = 1; k < round.units.size(); ++k)
+      units_[round.units[k]].count(round.version);
   if (!succeeded) last_.clear();
   if (!succeeded && !round.any_lost) failure_ = round.error;
 }
@@ -371,6 +372,7 @@ void FleetState::release(Action::Kind kind, const std::string& text) {
       for (const Unit& unit : units_)
         if (unit.role == Role::engine && unit.present() && unit.held() == action.version)
           action.holders.push_back(unit.name);
+      std::ranges::sort(action.holders);
       out_.push_back(std::move(action));
     }
   gather_end_.reset();

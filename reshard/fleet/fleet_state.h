@@ -84,12 +84,12 @@ struct Action {
     drop,     ///< did not report in time. To be disconnected.
   };
   Kind kind = Kind::order;
-  MemberId to;
+  MemberId to = {};
   std::int64_t version = kNoVersion;
   // Of an order:
   std::int64_t round = 0, epoch = 0;
-  int rank = 0;                  ///< of the member in the group.
-  std::string address = {};      ///< where rank 0 of the group listens.
+  int rank = 0;              ///< of the member in the group.
+  std::string address = {};  ///< where rank 0 of the group listens.
   std::vector<Participant> participants = {};
   // Of release and reject:
   std::vector<std::string> holders = {};  ///< names of the engines that hold `version`.

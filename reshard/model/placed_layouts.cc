@@ -44,8 +44,7 @@ class Copier {
     const std::vector<Rank> all = moved(layout_.ranks(), by_).members();
     for (std::size_t i = 0, end = 0; i < all.size(); i = end) {
       for (end = i + 1; end < all.size() && all[end].value() == all[end - 1].value() + 1;) ++end;
-      builder_.add_mesh(
-          RESHARD_TRY(Mesh::make({{"rank", static_cast<Index>(end - i)}}, all[i])));
+      builder_.add_mesh(RESHARD_TRY(Mesh::make({{"rank", static_cast<Index>(end - i)}}, all[i])));
     }
     return {};
   }
@@ -54,8 +53,8 @@ class Copier {
     if (id.index() >= meshes_.size()) meshes_.resize(id.index() + 1, MeshId(-1));
     if (meshes_[id.index()].value() < 0) {
       const Mesh& from = layout_.mesh(id);
-      meshes_[id.index()] = builder_.add_mesh(
-          RESHARD_TRY(Mesh::make(from.axes(), Rank(from.first().value() + by_))));
+      meshes_[id.index()] =
+          builder_.add_mesh(RESHARD_TRY(Mesh::make(from.axes(), Rank(from.first().value() + by_))));
     }
     return meshes_[id.index()];
   }

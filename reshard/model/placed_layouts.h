@@ -15,8 +15,8 @@ struct PlacedLayout {
 };
 
 /// One layout of several side by side, such as those of engines that take the same weights: the
-/// ranks of each move together. Slots are in the order of the layouts, and in each in its own order.
-/// A tensor is omitted if all omit it.
+/// ranks of each move together. Slots are in the order of the layouts, and in each in its own
+/// order. A tensor is omitted if all omit it.
 ///
 /// Errors: `invalid_argument` if there is none, they are of different models, ranks of two meet, or
 /// two store a tensor in different forms (named).

@@ -34,8 +34,8 @@ std::string held_by(const ModelLayout& layout, Rank r) {
 RC_GTEST_PROP(PlacedLayouts, EachRankHoldsWhatItHoldsInItsOwnLayout, ()) {
   const auto model = random_model();
   const auto a = random_layout(model), b = random_layout(model);
-  const Rank first_of_b(static_cast<Rank::rep>(a->ranks().members().back().value() -
-                                               a->ranks().nth(0).value() + 1));
+  const Rank first_of_b(
+      static_cast<Rank::rep>(a->ranks().members().back().value() - a->ranks().nth(0).value() + 1));
   const std::array placed{PlacedLayout{a, Rank(0)}, PlacedLayout{b, first_of_b}};
   const auto both = place_layouts("both", placed);
   RC_ASSERT(both.has_value());

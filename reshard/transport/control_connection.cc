@@ -58,9 +58,8 @@ class SecureConnection final : public ControlConnection {
 
   Result<> send(std::span<const std::byte> message, Deadline deadline) override {
     if (message.size() > kMaxControlMessageBytes)
-      return fail(Code::invalid_argument,
-                  fmt::format("a message of {} bytes: at most {}", message.size(),
-                              kMaxControlMessageBytes));
+      return fail(Code::invalid_argument, fmt::format("a message of {} bytes: at most {}",
+                                                      message.size(), kMaxControlMessageBytes));
     Frame frame;
     frame.kind = Kind::message;
     frame.bytes.assign(message.begin(), message.end());
@@ -132,7 +131,8 @@ struct ConnectionAttempt {
 };
 
 ConnectionAttempt try_address(const std::string& host, int port, const Instance& instance,
-                   const ControlAddress& address, const Secret& secret, Deadline deadline) {
+                              const ControlAddress& address, const Secret& secret,
+                              Deadline deadline) {
   auto socket = connect_to(host, port, kConnectOneLimit, deadline);
   if (!socket) return {.again = socket.error().message};
   const Deadline limit = std::min(deadline, Deadline::after(kAuthenticationLimit));
@@ -144,10 +144,11 @@ ConnectionAttempt try_address(const std::string& host, int port, const Instance&
   auto wake_fd = WakeFd::make();
   if (!wake_fd) return {.error = std::move(wake_fd).error()};
   return {.connection = std::make_unique<SecureConnection>(std::move(*socket), *made.keys, secret,
-                                                     std::move(*wake_fd))};
+                                                           std::move(*wake_fd))};
 }
 
-ConnectionAttempt try_connect(const RendezvousAddress& at, const ControlAddress& address, Deadline deadline) {
+ConnectionAttempt try_connect(const RendezvousAddress& at, const ControlAddress& address,
+                              Deadline deadline) {
   if (at.folder.empty())
     return try_address(at.host, at.port, Instance{}, address, address.secret, deadline);
   const auto file = read_rendezvous_file(rendezvous_file_path(at.folder, address.job));
@@ -155,7 +156,7 @@ ConnectionAttempt try_connect(const RendezvousAddress& at, const ControlAddress&
   ConnectionAttempt last{.again = "the file has no addresses"};
   for (const std::string& host : file->addresses) {
     last = try_address(host, file->port, file->instance, address,
-                      address.secret.empty() ? file->secret : address.secret, deadline);
+                       address.secret.empty() ? file->secret : address.secret, deadline);
     if (last.connection || last.error) break;
   }
   return last;
@@ -183,8 +184,8 @@ Result<std::unique_ptr<ControlConnection>> ControlConnection::connect(
     if (made.connection) return std::move(made.connection);
     if (made.error) return tl::unexpected(*std::move(made.error));
     if (deadline.expired())
-      return fail(Code::deadline, fmt::format("connect: nobody serves at {} ({})", address.url,
-                                              made.again));
+      return fail(Code::deadline,
+                  fmt::format("connect: nobody serves at {} ({})", address.url, made.again));
     std::this_thread::sleep_for(kConnectAgain);
   }
 }

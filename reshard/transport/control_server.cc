@@ -29,8 +29,8 @@ constexpr std::size_t kMaxUnauthenticated = 256;
 
 class SecureServer final : public ControlServer {
  public:
-  SecureServer(std::string url, std::string file_path, const Instance& instance, const GroupKey& key,
-         FileDescriptor listener, WakeFd wake_fd, Callbacks callbacks)
+  SecureServer(std::string url, std::string file_path, const Instance& instance,
+               const GroupKey& key, FileDescriptor listener, WakeFd wake_fd, Callbacks callbacks)
       : url_(std::move(url)),
         file_path_(std::move(file_path)),
         instance_(instance),
@@ -131,7 +131,8 @@ class SecureServer final : public ControlServer {
     for (auto& [id, c] : connections_)
       if (!c.known && !c.over && ++unknown >= kMaxUnauthenticated) c.over = true;
     tune(socket.get());
-    connections_.emplace(next_id_++, Connection{.socket = std::move(socket), .since = Clock::now()});
+    connections_.emplace(next_id_++,
+                         Connection{.socket = std::move(socket), .since = Clock::now()});
   }
 
   void read(ConnectionId id) {
@@ -148,8 +149,8 @@ class SecureServer final : public ControlServer {
       c.writer->begin_with(c.hello.welcome());
       return;
     }
-    const Flow flow = c.reader->read(
-        c.socket.get(), kMaxControlMessageBytes + kMaxTextBytes, [&](Frame& frame) {
+    const Flow flow =
+        c.reader->read(c.socket.get(), kMaxControlMessageBytes + kMaxTextBytes, [&](Frame& frame) {
           if (frame.kind != Kind::message || c.parting) return false;
           c.known = true;
           callbacks_.received(id, frame.bytes);
@@ -206,8 +207,7 @@ Result<std::unique_ptr<ControlServer>> ControlServer::serve(const ControlAddress
   if (at.fd >= 0) return fail(Code::invalid_argument, "serve: the URL is tcp:// or file://");
   if (at.folder.empty() && address.secret.empty())
     return fail(Code::invalid_argument, "serve: a tcp:// address needs a secret");
-  const std::string path =
-      at.folder.empty() ? "" : rendezvous_file_path(at.folder, address.job);
+  const std::string path = at.folder.empty() ? "" : rendezvous_file_path(at.folder, address.job);
   Listener listener = RESHARD_TRY(listen_at(at.host, at.port));
   RendezvousFile file;
   file.port = listener.port;

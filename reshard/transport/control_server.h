@@ -21,7 +21,7 @@ using ConnectionId = std::int64_t;
 /// Largest message. Bytes.
 inline constexpr std::size_t kMaxControlMessageBytes = std::size_t{16} << 20;
 
-/// Where a ControlServer is.
+/// The address of a ControlServer.
 struct ControlAddress {
   /// tcp:// or file://, as for RendezvousOptions; port 0 of a tcp:// URL of a server: any free one.
   std::string url;
@@ -30,8 +30,8 @@ struct ControlAddress {
 };
 
 /// Serves processes that come and go: each has a connection, over which both ends send messages, in
-/// order, encrypted and authenticated with the secret as the control plane of a group is. The end of
-/// a process closes its connection; a host that fails is noticed within 25 s.
+/// order, encrypted and authenticated with the secret as the control plane of a group is. The end
+/// of a process closes its connection; a host that fails is noticed within 25 s.
 ///
 /// Everything happens in a thread of the server's, which also calls the functions below. They must
 /// not wait.
@@ -48,8 +48,8 @@ class ControlServer {
     std::function<void()> wake;
   };
 
-  /// Errors: `invalid_argument` for an invalid URL, job or callbacks, a tcp:// URL without a secret,
-  /// or an address that has another server; `io`.
+  /// Errors: `invalid_argument` for an invalid URL, job or callbacks, a tcp:// URL without a
+  /// secret, or an address that has another server; `io`.
   static Result<std::unique_ptr<ControlServer>> serve(const ControlAddress& address,
                                                       Callbacks callbacks);
   virtual ~ControlServer() = default;

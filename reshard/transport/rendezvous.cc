@@ -156,8 +156,9 @@ Attempt enter(const RendezvousOptions& join, FileDescriptor socket, const GroupK
   if (!made.keys) return again(made.reason);
   auto wake_fd = WakeFd::make();
   if (!wake_fd) return refused(std::move(wake_fd).error());
-  auto control = std::make_unique<TcpControl>(
-      join.rank, join.size, TcpControl::Channel{std::move(socket), *made.keys}, std::move(*wake_fd));
+  auto control = std::make_unique<TcpControl>(join.rank, join.size,
+                                              TcpControl::Channel{std::move(socket), *made.keys},
+                                              std::move(*wake_fd));
   auto outcome = control->enter(request(join), join.deadline, join.gives_up);
   if (!outcome) return again("rank 0 left before all ranks had joined");
   if (!*outcome) return refused(std::move(*outcome).error());

@@ -24,20 +24,25 @@ fleet::Time time_of(double seconds) {
 }
 
 ControlAddress address_of(const std::string& url, const std::string& job,
-                          const std::optional<std::string>& secret) {
+                          const std::optional<std::string>& secret,
+                          const std::optional<PathArgument>& file) {
+  if (secret && file) raise(Code::invalid_argument, "fleet: give secret or secret_file, not both");
+  if (file) return {url, job, unwrap(Secret::from_file(file->path.string()))};
   return {url, job, secret ? unwrap(Secret::from_text(*secret)) : Secret()};
 }
 
 std::unique_ptr<FleetServer> serve(const std::string& url, const std::string& job,
-                                   const std::optional<std::string>& secret, double gather,
+                                   const std::optional<std::string>& secret,
+                                   const std::optional<PathArgument>& secret_file, double gather,
                                    double round, double report) {
   return unwrap(FleetServer::serve(
-      address_of(url, job, secret),
+      address_of(url, job, secret, secret_file),
       {.gather = time_of(gather), .round = time_of(round), .report = time_of(report)}));
 }
 
 std::unique_ptr<FleetMember> join_fleet(const std::string& url, const std::string& job,
                                         const std::optional<std::string>& secret,
+                                        const std::optional<PathArgument>& secret_file,
                                         const std::string& unit, bool trains, int rank, int size,
                                         const std::string& layout, std::int64_t version,
                                         double timeout) {
@@ -49,12 +54,13 @@ std::unique_ptr<FleetMember> join_fleet(const std::string& url, const std::strin
       .layout = layout,
       .version = version,
   };
+  const ControlAddress address = address_of(url, job, secret, secret_file);
   std::atomic<bool> cancelled = false;
   return interruptible(
       [&] {
-        return unwrap(FleetMember::join(
-            address_of(url, job, secret), request, deadline_after(timeout),
-            [&] { return cancelled ? std::string("interrupted") : std::string(); }));
+        return unwrap(FleetMember::join(address, request, deadline_after(timeout), [&] {
+          return cancelled ? std::string("interrupted") : std::string();
+        }));
       },
       [&] { cancelled = true; });
 }
@@ -90,8 +96,8 @@ std::shared_ptr<const Layout> placed(
     lacked.insert(layout->side.lacked.begin(), layout->side.lacked.end());
   }
   auto made = std::make_shared<const ModelLayout>(unwrap(place_layouts(name, all)));
-  return std::make_shared<const Layout>(
-      Layout{layouts.front().first->model, {.values = std::move(made), .lacked = std::move(lacked)}});
+  return std::make_shared<const Layout>(Layout{
+      layouts.front().first->model, {.values = std::move(made), .lacked = std::move(lacked)}});
 }
 
 const char* name(Action::Kind kind) {
@@ -128,14 +134,15 @@ void bind_fleet(nb::module_& m) {
   bind_messages(m);
   nb::class_<FleetServer>(m, "FleetServer", "Serves a fleet from a thread.")
       .def(nb::new_(&serve), nb::arg("url"), nb::kw_only(), nb::arg("job"),
-           nb::arg("secret") = nb::none(), nb::arg("gather") = 60.0, nb::arg("round") = 180.0,
-           nb::arg("report") = 5.0)
+           nb::arg("secret") = nb::none(), nb::arg("secret_file") = nb::none(),
+           nb::arg("gather") = 60.0, nb::arg("round") = 180.0, nb::arg("report") = 5.0)
       .def_prop_ro("url", [](const FleetServer& x) { return x.url(); })
       .def("text", &FleetServer::text, nb::call_guard<nb::gil_scoped_release>());
   nb::class_<FleetMember>(m, "FleetMember", "A process's end of a fleet.")
       .def(nb::new_(&join_fleet), nb::arg("url"), nb::kw_only(), nb::arg("job"),
-           nb::arg("secret") = nb::none(), nb::arg("unit"), nb::arg("trains"), nb::arg("rank"),
-           nb::arg("size"), nb::arg("layout"), nb::arg("version"), nb::arg("timeout"))
+           nb::arg("secret") = nb::none(), nb::arg("secret_file") = nb::none(), nb::arg("unit"),
+           nb::arg("trains"), nb::arg("rank"), nb::arg("size"), nb::arg("layout"),
+           nb::arg("version"), nb::arg("timeout"))
       .def("ready", [](FleetMember& x) { unwrap(x.ready()); })
       .def(
           "publish",

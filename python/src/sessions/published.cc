@@ -37,7 +37,9 @@ std::string text_of(const TargetVersion& version) {
                      version.buffer == 0 ? "" : " in the second copy");
 }
 
-void bind_published(nb::module_& m) {
+namespace {
+
+void bind_target_version(nb::module_& m) {
   nb::class_<TargetVersion>(m, "TargetVersion", R"(What a target holds, as a reader sees it.
 
 state    "empty": nothing has been committed; "whole": every byte of `version` is in place; "torn": a
@@ -67,6 +69,24 @@ buffer   the copy to read: 0 the target's tensors, 1 `back_tensors`)")
            })
       .def("__repr__",
            [](const TargetVersion& x) { return fmt::format("<TargetVersion: {}>", text_of(x)); });
+}
+
+void take_back(PublishedWord& x, const TargetVersion& earlier) {
+  const TargetVersion now = x.version().target_version();
+  if (earlier.version > now.version)
+    raise(Code::invalid_argument,
+          fmt::format("take_back: {} is not before {}", text_of(earlier), text_of(now)));
+  x.version().set(earlier);
+}
+
+void tear(PublishedWord& x) {
+  x.version().set({TargetState::torn, -1, x.version().target_version().buffer});
+}
+
+}  // namespace
+
+void bind_published(nb::module_& m) {
+  bind_target_version(m);
   nb::class_<PublishedWord>(m, "PublishedVersion", collectable<PublishedWord>(),
                             R"(Where a rank publishes the version of its target to readers.
 
@@ -90,21 +110,12 @@ are equal and whole, the bytes read are of that version. Any thread or process m
           [](const PublishedWord& x) { return x.version().target_version_after_reading(); },
           "target_version(), ordered after all earlier reads of this thread.")
       .def(
-          "take_back",
-          [](PublishedWord& x, const TargetVersion& earlier) {
-            const TargetVersion now = x.version().target_version();
-            if (earlier.version > now.version)
-              raise(Code::invalid_argument,
-                    fmt::format("take_back: {} is not before {}", text_of(earlier), text_of(now)));
-            x.version().set(earlier);
-          },
-          nb::arg("earlier"),
+          "take_back", &take_back, nb::arg("earlier"),
           "Publishes a TargetVersion that this had before, because other ranks did not get a newer "
           "one. With doubled buffers that is whole until the next refit begins; in place only one "
           "that is torn or empty is true. Raises InvalidArgumentError for a newer version.")
-      .def(
-          "tear", [](PublishedWord& x) { x.version().set({TargetState::torn, -1, x.version().target_version().buffer}); },
-          "Publishes that nothing whole is held, so that any version may be taken again.")
+      .def("tear", &tear,
+           "Publishes that nothing whole is held, so that any version may be taken again.")
       .def("__repr__", [](const PublishedWord& x) {
         return fmt::format("<PublishedVersion: {}>", text_of(x.version().target_version()));
       });

@@ -33,7 +33,7 @@ class HelloReader {
   /// Reads what has arrived, without waiting.
   State read(int socket, const GroupKey& key, const Instance& instance);
   const Reply& reply() const { return reply_; }
-  /// What is to be sent before all frames. @pre reply().verdict is `welcome`
+  /// The answer to send before all frames. @pre reply().verdict is `welcome`
   std::vector<std::byte> welcome() const;
 
  private:

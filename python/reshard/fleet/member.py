@@ -1,13 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fleets: a trainer and engines that come, go and die while the others refit.
-
-Every process of a trainer and of an engine makes a `Fleet`. A process of its own, or the trainer's
-rank 0, serves them (`serve`). docs/elastic.md says what is guaranteed.
-"""
+"""A process of a trainer or an engine, as a member of a fleet."""
 
 from __future__ import annotations
 
 import contextlib
+import os
 import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
@@ -22,50 +19,9 @@ if TYPE_CHECKING:
 
   from typing_extensions import Self  # of typing from Python 3.11 on
 
-__all__ = ["Fleet", "FleetReport", "Server", "serve"]
+__all__ = ["Fleet", "FleetReport"]
 
 _AGAIN = 0.05  # seconds between attempts to take a seat that the server has not noticed to be free
-
-
-class Server:
-  """Serves a fleet from a thread of this process, until close() or the end of the process."""
-
-  def __init__(self, server: _core.FleetServer) -> None:
-    self._server: _core.FleetServer | None = server
-    self.url = server.url
-
-  def text(self) -> str:
-    """Units, members, the epoch and the round in progress, for people."""
-    return "" if self._server is None else self._server.text()
-
-  def close(self) -> None:
-    """Ends the service; members keep what they hold. Idempotent."""
-    self._server = None
-
-  def __enter__(self) -> Self:
-    return self
-
-  def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-    self.close()
-
-
-@checked
-def serve(
-  url: str, *, job: str = "fleet", secret: str | None = None, timeout: float = 60.0, report: float = 5.0
-) -> Server:
-  """Serves a fleet at an address.
-
-  url      "tcp://HOST:PORT" (port 0: any free one; needs a secret) or "file:///FOLDER"
-  job      the name of the fleet, at most 32 letters, digits, "-", "_", "."
-  timeout  seconds that a trainer's refit() waits for engines that do not receive; a third of those
-           until a round in which nobody reports is given up
-  report   seconds from the first report of a round until those that have not reported are dropped
-
-  Raises InvalidArgumentError for an address that is none, IoError for one that cannot be used.
-  """
-  return Server(
-    _core.FleetServer(url, job=job, secret=secret, gather=timeout, round=3 * timeout, report=report)
-  )
 
 
 @dataclass(frozen=True)
@@ -88,7 +44,7 @@ class FleetReport:
 class Fleet:
   """One process of a unit, the trainer or an engine, in a fleet.
 
-  url, job, secret  of the server
+  url, job, secret, secret_file  of the server
   model      whose tensors the layouts cut; the same on all members
   unit       the name of the trainer or engine, one for all of its ranks
   role       "trainer" or "engine"; a fleet has one trainer
@@ -120,6 +76,7 @@ class Fleet:
     size: int = 1,
     job: str = "fleet",
     secret: str | None = None,
+    secret_file: str | os.PathLike[str] | None = None,
     published: PublishedVersion | None = None,
     transport: str = "shm",
     interface: str = "",
@@ -130,7 +87,7 @@ class Fleet:
     self._model, self.unit, self.role, self._layout = model, unit, role, layout
     self._tensors, self._back = tensors, back_tensors
     self._rank, self._size = rank, size
-    self._url, self._job, self._secret = url, job, secret
+    self._url, self._job, self._secret, self._secret_file = url, job, secret, secret_file
     self._transport, self._interface, self._gpu = transport, interface, gpu
     self._timeout, self._options = timeout, options
     self._doubled = options.get("buffering") == "doubled"
@@ -257,12 +214,14 @@ class Fleet:
     """Becomes a member, perhaps again. A seat may be taken until the server has noticed that it is free."""
     self._waits = False
     self._leave_group()
+    taken: InvalidArgumentError | None = None
     while True:
       try:
         self._member = _core.FleetMember(
           self._url,
           job=self._job,
           secret=self._secret,
+          secret_file=self._secret_file,
           unit=self.unit,
           trains=self.role == "trainer",
           rank=self._rank,
@@ -275,6 +234,11 @@ class Fleet:
       except InvalidArgumentError as error:
         if "is taken" not in str(error) or time.monotonic() >= end:
           raise
+        taken = error
+      except DeadlineError:
+        if taken is not None:
+          raise taken from None
+        raise
       time.sleep(_AGAIN)
 
   def _tell(self, call: Any) -> None:
