@@ -8,7 +8,7 @@ import re
 
 import pytest
 
-MODULES = ["reshard", "reshard.tracing", "reshard.tracing.transformers", "reshard.hf", "reshard.vllm", "reshard.dtensor", "reshard.lora"]
+MODULES = ["reshard", "reshard.tracing", "reshard.tracing.transformers", "reshard.hf", "reshard.vllm", "reshard.dtensor", "reshard.fleet", "reshard.lora"]
 
 
 def members(cls):

@@ -57,7 +57,7 @@ class Fleet {
   std::map<MemberId, Action> told_;
 };
 
-TEST(FleetState, WhoCannotBeAMemberIsToldWhy) {
+TEST(FleetState, who_cannot_be_a_member_is_told_why) {
   Fleet fleet;
   fleet.join("t", Role::trainer);
   fleet.join("a", Role::engine, 0, 2, "vllm:tp=2");
@@ -78,7 +78,7 @@ TEST(FleetState, WhoCannotBeAMemberIsToldWhy) {
   EXPECT_THAT(why("a", Role::engine, 0, 2, "vllm:tp=2"), HasSubstr("rank 0 of unit 'a' is taken"));
 }
 
-TEST(FleetState, ARoundOfTheSameMembersAfterOneThatSucceededKeepsItsEpoch) {
+TEST(FleetState, a_round_of_the_same_members_after_one_that_succeeded_keeps_its_epoch) {
   Fleet fleet;
   const MemberId t = fleet.join("t", Role::trainer), a = fleet.join("a", Role::engine);
   for (const std::int64_t version : {1, 2}) {
@@ -100,7 +100,7 @@ TEST(FleetState, ARoundOfTheSameMembersAfterOneThatSucceededKeepsItsEpoch) {
   EXPECT_EQ(fleet.told(t).epoch, 2);
 }
 
-TEST(FleetState, ATrainerWaitsForEnginesThatAreNotReadyUntilItsTime) {
+TEST(FleetState, a_trainer_waits_for_engines_that_are_not_ready_until_its_time) {
   Fleet fleet;
   const MemberId t = fleet.join("t", Role::trainer), a = fleet.join("a", Role::engine),
                  b = fleet.join("b", Role::engine);
@@ -120,7 +120,7 @@ TEST(FleetState, ATrainerWaitsForEnginesThatAreNotReadyUntilItsTime) {
   EXPECT_THAT(fleet.units(b), ElementsAre("a", "b"));
 }
 
-TEST(FleetState, ATrainerWaitsForSoManyEngines) {
+TEST(FleetState, a_trainer_waits_for_so_many_engines) {
   Fleet fleet;
   const MemberId t = fleet.join("t", Role::trainer), a = fleet.join("a", Role::engine);
   fleet.ready(a);
@@ -132,7 +132,7 @@ TEST(FleetState, ATrainerWaitsForSoManyEngines) {
   EXPECT_THAT(fleet.units(t), ElementsAre("t", "a", "b"));
 }
 
-TEST(FleetState, AnEngineThatCannotTakeAVersionIsTriedTwiceAndSaidToTheTrainer) {
+TEST(FleetState, an_engine_that_cannot_take_a_version_is_tried_twice_and_said_to_the_trainer) {
   Fleet fleet;
   const MemberId t = fleet.join("t", Role::trainer), a = fleet.join("a", Role::engine);
   fleet.ready(a);
@@ -147,7 +147,7 @@ TEST(FleetState, AnEngineThatCannotTakeAVersionIsTriedTwiceAndSaidToTheTrainer) 
   EXPECT_THAT(fleet.told(t).holders, IsEmpty());
 }
 
-TEST(FleetState, RanksOfATrainerThatPublishDifferentVersionsAreRejected) {
+TEST(FleetState, ranks_of_a_trainer_that_publish_different_versions_are_rejected) {
   Fleet fleet;
   const MemberId t0 = fleet.join("t", Role::trainer, 0, 2),
                  t1 = fleet.join("t", Role::trainer, 1, 2);
@@ -158,7 +158,7 @@ TEST(FleetState, RanksOfATrainerThatPublishDifferentVersionsAreRejected) {
   EXPECT_THAT(fleet.told(t1).text, HasSubstr("publish versions 1 and 2"));
 }
 
-TEST(FleetState, ATrainerWithoutAllOfItsRanksIsRejectedInTime) {
+TEST(FleetState, a_trainer_without_all_of_its_ranks_is_rejected_in_time) {
   Fleet fleet;
   const MemberId t0 = fleet.join("t", Role::trainer, 0, 2);
   fleet.publish(t0, 1);
@@ -167,7 +167,7 @@ TEST(FleetState, ATrainerWithoutAllOfItsRanksIsRejectedInTime) {
   EXPECT_THAT(fleet.told(t0).text, HasSubstr("not all ranks of the trainer have published"));
 }
 
-TEST(FleetState, WhoDoesNotReportInTimeIsDropped) {
+TEST(FleetState, who_does_not_report_in_time_is_dropped) {
   Fleet fleet;
   const MemberId t = fleet.join("t", Role::trainer), a = fleet.join("a", Role::engine),
                  b = fleet.join("b", Role::engine);
@@ -181,7 +181,7 @@ TEST(FleetState, WhoDoesNotReportInTimeIsDropped) {
   EXPECT_THAT(fleet.units(t), ElementsAre("t", "a"));
 }
 
-TEST(FleetState, UnitsWithoutMembersAreForgotten) {
+TEST(FleetState, units_without_members_are_forgotten) {
   Fleet fleet;
   const std::string before = fleet.state().text();
   for (int i = 0; i < 100; ++i) fleet.lose(fleet.join("e" + std::to_string(i), Role::engine));

@@ -31,7 +31,7 @@ std::string held_by(const ModelLayout& layout, Rank r) {
   return out;
 }
 
-RC_GTEST_PROP(PlacedLayouts, EachRankHoldsWhatItHoldsInItsOwnLayout, ()) {
+RC_GTEST_PROP(PlacedLayouts, each_rank_holds_what_it_holds_in_its_own_layout, ()) {
   const auto model = random_model();
   const auto a = random_layout(model), b = random_layout(model);
   const Rank first_of_b(
@@ -47,7 +47,7 @@ RC_GTEST_PROP(PlacedLayouts, EachRankHoldsWhatItHoldsInItsOwnLayout, ()) {
     }
 }
 
-TEST(PlacedLayouts, RanksThatMeetAreRefused) {
+TEST(PlacedLayouts, ranks_that_meet_are_refused) {
   rc::check([] {
     const auto layout = random_layout(random_model());
     const std::array twice{PlacedLayout{layout, Rank(0)}, PlacedLayout{layout, Rank(0)}};
@@ -57,7 +57,7 @@ TEST(PlacedLayouts, RanksThatMeetAreRefused) {
   });
 }
 
-TEST(PlacedLayouts, NoLayoutIsAnError) {
+TEST(PlacedLayouts, no_layout_is_an_error) {
   EXPECT_THAT(place_layouts("none", {}).error().message, HasSubstr("no layout"));
 }
 

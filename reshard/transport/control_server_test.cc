@@ -98,7 +98,7 @@ std::string receive(ControlConnection& connection) {
   return *message ? text_of(**message) : "nothing";
 }
 
-TEST(ControlServer, MessagesArriveInOrderAndLongOnesWhole) {
+TEST(ControlServer, messages_arrive_in_order_and_long_ones_whole) {
   Echo echo(anywhere());
   const auto connection = echo.connect();
   const std::string large(3'000'000, 'x');
@@ -109,7 +109,7 @@ TEST(ControlServer, MessagesArriveInOrderAndLongOnesWhole) {
   EXPECT_EQ(receive(*connection), "re: ");
 }
 
-TEST(ControlServer, TheEndOfAProcessIsHeardAndThatOfTheServerToo) {
+TEST(ControlServer, the_end_of_a_process_is_heard_and_that_of_the_server_too) {
   auto echo = std::make_unique<Echo>(anywhere());
   auto one = echo->connect(), other = echo->connect();
   ASSERT_TRUE(one->send(bytes_of("hello"), soon()).has_value());
@@ -120,7 +120,7 @@ TEST(ControlServer, TheEndOfAProcessIsHeardAndThatOfTheServerToo) {
   EXPECT_THAT(receive(*other), HasSubstr("has ended"));
 }
 
-TEST(ControlServer, AConnectionThatTheServerClosesIsNotLost) {
+TEST(ControlServer, a_connection_that_the_server_closes_is_not_lost) {
   Echo echo(anywhere());
   const auto one = echo.connect(), other = echo.connect();
   ASSERT_TRUE(one->send(bytes_of("close"), soon()).has_value());
@@ -130,7 +130,7 @@ TEST(ControlServer, AConnectionThatTheServerClosesIsNotLost) {
   EXPECT_THAT(echo.heard(2), ElementsAre("1 close", "2 hello"));
 }
 
-TEST(ControlServer, TheServerIsWokenAtItsTime) {
+TEST(ControlServer, the_server_is_woken_at_its_time) {
   Echo echo(anywhere());
   echo.wake_at(ControlServer::Clock::now());
   const auto connection = echo.connect();
@@ -138,19 +138,19 @@ TEST(ControlServer, TheServerIsWokenAtItsTime) {
   EXPECT_THAT(echo.heard(2), testing::Contains("wake"));
 }
 
-TEST(ControlServer, NothingComesByTheDeadline) {
+TEST(ControlServer, nothing_comes_by_the_deadline) {
   Echo echo(anywhere());
   EXPECT_EQ(echo.connect()->receive(Deadline::after(0s)).value(), std::nullopt);
 }
 
-TEST(ControlServer, AWaitThatIsCancelledEnds) {
+TEST(ControlServer, a_wait_that_is_cancelled_ends) {
   Echo echo(anywhere());
   const auto connection = echo.connect();
   connection->cancel();
   EXPECT_EQ(receive(*connection), "error: interrupted");
 }
 
-TEST(ControlServer, AFolderIsAnAddressWithoutASecret) {
+TEST(ControlServer, a_folder_is_an_address_without_a_secret) {
   std::string folder = std::filesystem::temp_directory_path() / "reshard-control-XXXXXX";
   ASSERT_NE(::mkdtemp(folder.data()), nullptr);
   {
@@ -164,7 +164,7 @@ TEST(ControlServer, AFolderIsAnAddressWithoutASecret) {
   std::filesystem::remove(folder);
 }
 
-TEST(ControlServer, WhoLacksTheSecretOrNamesAnotherJobDoesNotGetIn) {
+TEST(ControlServer, who_lacks_the_secret_or_names_another_job_does_not_get_in) {
   Echo echo(anywhere());
   ControlAddress address = echo.address();
   address.secret = *Secret::from_text("another secret of the test");
@@ -176,7 +176,7 @@ TEST(ControlServer, WhoLacksTheSecretOrNamesAnotherJobDoesNotGetIn) {
   EXPECT_EQ(ControlConnection::connect(address, Deadline::after(0s)).error().code, Code::deadline);
 }
 
-TEST(ControlServer, BytesOfOthersEndTheirConnectionsAndNoOther) {
+TEST(ControlServer, bytes_of_others_end_their_connections_and_no_other) {
   Echo echo(anywhere());
   const int port = std::stoi(echo.address().url.substr(echo.address().url.rfind(':') + 1));
   const auto member = echo.connect();
@@ -191,7 +191,7 @@ TEST(ControlServer, BytesOfOthersEndTheirConnectionsAndNoOther) {
   EXPECT_EQ(receive(*member), "re: hello");
 }
 
-TEST(ControlServer, AddressesThatCannotBeAreRefused) {
+TEST(ControlServer, addresses_that_cannot_be_are_refused) {
   const ControlServer::Callbacks callbacks{.received = [](ConnectionId, auto) {},
                                            .lost = [](ConnectionId) {},
                                            .next_wake = [] { return std::nullopt; },

@@ -21,7 +21,7 @@ LINK = re.compile(r"(\[[^\]]*\]\()([^)\s]+)(\))")
 LEXERS = {".py": "python", ".h": "cpp", ".cc": "cpp", ".json": "json", ".sh": "bash", ".cmake": "cmake", ".css": "css"}
 PAGES = ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")
 MODULES = (
-  "reshard", "reshard.tracing", "reshard.tracing.transformers", "reshard.tracing.vllm", "reshard.hf", "reshard.delta", "reshard.dcp", "reshard.dtensor",
+  "reshard", "reshard.tracing", "reshard.tracing.transformers", "reshard.tracing.vllm", "reshard.hf", "reshard.delta", "reshard.dcp", "reshard.dtensor", "reshard.fleet",
   "reshard.lora", "reshard.check", "reshard.vllm", "reshard.trl",
 )  # fmt: skip
 DOORS = ("reshard/reshard.h", "reshard/megatron.h", "reshard/dtensor.h")

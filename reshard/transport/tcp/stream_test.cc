@@ -179,7 +179,7 @@ TEST(ControlFrame, what_is_no_frame_is_refused) {
   EXPECT_TRUE(parse(good));
   for (std::size_t size = 0; size < 29; ++size)
     EXPECT_FALSE(parse(Bytes(good.begin(), good.begin() + static_cast<std::ptrdiff_t>(size))));
-  for (const std::byte kind : {std::byte{0}, std::byte{12}, std::byte{255}}) {
+  for (const std::byte kind : {std::byte{0}, std::byte{13}, std::byte{255}}) {
     Bytes bad = good;
     bad[0] = kind;
     EXPECT_FALSE(parse(bad));
