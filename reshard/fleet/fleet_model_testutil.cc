@@ -238,6 +238,8 @@ std::string wrong_in(const ModelFleet& fleet, const ModelWorld& world) {
       return fmt::format("process {} calls version {} whole, which is not", i, told);
     if (p.life != Life::alive) continue;
     for (const Action& a : p.inbox) {
+      if (a.kind == Action::Kind::drop && world.stops == fleet.stops)
+        return fmt::format("process {} is dropped, although nobody has stopped", i);
       if (a.kind == Action::Kind::order && p.stage != Stage::waits && p.stage != Stage::reported)
         return fmt::format("process {} gets an order while it is in another", i);
       if (a.kind != Action::Kind::confirm) continue;

@@ -42,7 +42,9 @@ class FleetServed : public testing::Test {
       const auto action = *member.next(soon());
       if (!action) return {};
       if (action->kind != Action::Kind::order) return *action;
-      auto group = member.make_group(*action, "shm", {.deadline = soon()});
+      TransportOptions options;
+      options.deadline = soon();
+      auto group = member.make_group(*action, "shm", options);
       Result<> met;
       if (group) met = group->control->barrier(soon());
       if (error != nullptr && !group) *error = group.error().message;

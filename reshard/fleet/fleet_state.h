@@ -22,7 +22,8 @@
 //   4. When no event is left, every ready engine holds the newest version that a present, ready
 //   unit
 //      holds, but for targets whose rounds failed kMaxTries times with nobody lost.
-//   5. The number of rounds is finite if the numbers of joins and of published versions are.
+//   5. Time drops nobody but who has stopped, or waits for a process that has.
+//   6. The number of rounds is finite if the numbers of joins and of published versions are.
 #pragma once
 
 #include <chrono>
