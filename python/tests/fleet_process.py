@@ -66,6 +66,18 @@ class Unit:
     ]
 
 
+def whole_once(published):
+  """Publishes version 7 by a refit of one process; returns it."""
+  (group,) = reshard.local(1)
+  layout = reshard.layout("hf", model())
+  source, target = (reshard.RankBuffers.allocate(layout, [0]) for _ in range(2))
+  with reshard.Session(
+    group, source=layout, source_tensors=source, target=layout, target_tensors=target, published=published
+  ) as session:
+    session.refit(7)
+  return published.target_version().version
+
+
 def received(fleet, unit):
   """The next version, or a text with what is wrong."""
   version = fleet.receive()
@@ -108,29 +120,34 @@ def serve_pipe(pipe, place, url, secret, doubled, transport="shm", timeout=30.0)
 
   options = {"buffering": "doubled" if doubled else "in_place", "on_phase": on_phase, "verify": "always"}
   back = unit.copies[1] if doubled and place["role"] == "engine" else None
-  with Fleet(
-    url, secret=secret, model=model(), tensors=unit.copies[0], back_tensors=back, transport=transport, timeout=timeout, **place, **options
-  ) as fleet:
+  options |= {"transport": transport, "timeout": timeout, "back_tensors": back}
+  with Fleet(url, secret=secret, model=model(), tensors=unit.copies[0], **place, **options) as fleet:
     pipe.send("joined")
     while True:
       try:
         told, *arguments = pipe.recv()
       except EOFError:
         return
-      try:
-        if told == "refit":
-          unit.train(arguments[0])
-          report = fleet.refit(arguments[0], engines=arguments[1] if len(arguments) > 1 else 0)
-          pipe.send((report.version, sorted(report.engines), report.left_behind, report.epoch, report.rounds))
-        elif told == "receive":
-          pipe.send(received(fleet, unit))
-        elif told == "faults":
-          faults.update(arguments[0])
-        elif told == "follow":
-          faults.update(arguments[0])
-          while True:
-            pipe.send(received(fleet, unit))
-        else:
-          todo[arguments[0]] = told
-      except reshard.Error as error:
-        pipe.send((type(error).__name__, str(error)))
+      if told == "leave":
+        return
+      if told in ("refit", "receive", "follow", "faults"):
+        do(pipe, fleet, unit, faults, told, arguments)
+      else:
+        todo[arguments[0]] = told
+
+
+def do(pipe, fleet, unit, faults, told, arguments):
+  """What serve_pipe() is told."""
+  try:
+    if told == "refit":
+      unit.train(arguments[0])
+      report = fleet.refit(arguments[0], engines=arguments[1] if len(arguments) > 1 else 0)
+      pipe.send((report.version, report.engines, report.left_behind, report.epoch, report.rounds))
+    elif told == "receive":
+      pipe.send(received(fleet, unit))
+    else:
+      faults.update(arguments[0])
+    while told == "follow":
+      pipe.send(received(fleet, unit))
+  except reshard.Error as error:
+    pipe.send((type(error).__name__, str(error)))

@@ -3,11 +3,15 @@
 
 import json
 import multiprocessing
+import os
 import pathlib
 import secrets
+import signal
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
+import numpy as np
 import pytest
 
 import fleet_process
@@ -240,8 +244,35 @@ def test_an_engine_that_stops_is_left_behind_and_the_others_get_the_version(tmp_
     assert world.answer("b") == "in check"
     assert world.answer("trainer")[:3] == (2, ["a"], "")
     assert world.answer("a") == 2
-    world.tell("a", "receive")
-    world.processes["b", 0][0].kill()
+    world.tell("a", "receive")  # It is a source meanwhile.
+    os.kill(world.processes["b", 0][0].pid, signal.SIGCONT)
+    assert world.answer("b") == 2
+
+
+def test_an_engine_leaves(tmp_path, doubled):
+  with World(tmp_path, doubled) as world:
+    world.start("trainer")
+    for unit in ("a", "b"):
+      world.start(unit)
+    refit(world, 1, ["a", "b"], ["a", "b"])
+    world.tell("b", "leave")
+    world.gone("b")
+    assert refit(world, 2, ["a"], ["a"])[4] == 1
+
+
+def test_only_an_earlier_version_is_published_again():
+  published = reshard.PublishedVersion()
+  empty = published.target_version()
+  published.tear()
+  torn = published.target_version()
+  assert (torn.state, torn.version) == ("torn", -1)
+  published.take_back(empty)
+  assert published.target_version() == empty
+  assert fleet_process.whole_once(published) == 7
+  whole = published.target_version()
+  other = reshard.PublishedVersion()
+  with pytest.raises(reshard.InvalidArgumentError, match="whole, version 7 is not before empty"):
+    other.take_back(whole)
 
 
 def test_a_process_with_another_secret_is_no_member(tmp_path):
@@ -269,6 +300,43 @@ def test_a_seat_is_one_process_and_a_fleet_has_one_trainer(tmp_path):
         fleet_process.Fleet(world.server.url, unit="u", role="trainer", **common)
       with pytest.raises(reshard.InvalidArgumentError, match="unit 't' is a trainer"):
         fleet_process.Fleet(world.server.url, unit="t", role="engine", **common)
+
+
+def test_quantised_engines_catch_up_from_one_another_byte_for_byte():
+  model = reshard.open_model(str(pathlib.Path(__file__).parents[2] / "tests" / "cli" / "small_moe.json"))
+  secret = secrets.token_hex(16)
+
+  def memory(layout):
+    return reshard.RankBuffers.allocate(reshard.layout(layout, model), [0]).tensors(0)
+
+  def bytes_of(tensors):
+    return {name: bytes(tensor.raw()) for name, tensor in tensors.items()}
+
+  def member(unit, role, layout, tensors):
+    return fleet_process.Fleet(
+      server.url, secret=secret, model=model, unit=unit, role=role, layout=layout, tensors=tensors, verify="always", timeout=30.0
+    )
+
+  trained, quantised = memory("megatron:tp=1"), "vllm:tp=1,quant=fp8_channel"
+  random = np.random.default_rng(1)
+  for tensor in trained.values():
+    values = random.standard_normal(len(tensor.raw()) // 2, np.float32)
+    tensor.raw()[:] = (values.view(np.uint32) >> 16).astype(np.uint16).tobytes()  # BF16
+  with serve("tcp://127.0.0.1:0", secret=secret) as server, ThreadPoolExecutor() as threads:
+    a, b = memory(quantised), memory(quantised)
+    with member("a", "engine", quantised, a) as first:
+      received = threads.submit(first.receive)
+      with member("trainer", "trainer", "megatron:tp=1", trained) as trainer:
+        assert trainer.refit(1, engines=1).engines == ["a"]
+      assert received.result(TIMEOUT) == 1
+      waits = threads.submit(first.receive)
+      with member("b", "engine", quantised, b) as second:
+        assert second.receive(timeout=TIMEOUT) == 1
+      first.cancel()
+      with pytest.raises(reshard.AbortedError):
+        waits.result(TIMEOUT)
+  assert bytes_of(a) == bytes_of(b)
+  assert any(any(tensor) for tensor in bytes_of(a).values())
 
 
 def test_random_fleets(tmp_path):

@@ -203,15 +203,15 @@ class Steps {
         {.kind = Kind::report, .version = p.kept(), .round = p.order.round, .has = has});
   }
 
-  /// Before the group exists only the server can tell of a death. A wait for a stopped process ends
-  /// at its deadline.
+  /// While it waits for others to join, only the server can tell of a death; afterwards the group
+  /// does. A wait for a stopped process ends at its deadline.
   bool must_fail(std::size_t i) const {
     const ModelProcess& p = process(i);
     if (p.stage < Stage::ordered || p.stage > Stage::torn) return false;
     const bool stopped =
         !all_others(i, [](const ModelProcess& q) { return q.life != Life::stopped; });
-    return stopped ||
-           (p.stage == Stage::ordered ? p.cancelled : from_.aborted.contains(p.order.round));
+    const bool told = p.stage <= Stage::grouped && p.cancelled;
+    return stopped || told || (p.stage > Stage::ordered && from_.aborted.contains(p.order.round));
   }
 
   ModelWorld& fail(std::size_t i) {

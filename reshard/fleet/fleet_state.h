@@ -19,9 +19,8 @@
 //   2. One round at a time; a member gets no order before it has reported on the last one.
 //   3. Whenever something waits, an event is to come: a message or the loss of a member, or the
 //      time that next_time() says.
-//   4. When no event is left, every ready engine holds the newest version that a present, ready
-//   unit
-//      holds, but for targets whose rounds failed kMaxTries times with nobody lost.
+//   4. When no event is left, every ready engine holds the newest version that a ready unit holds,
+//      but for targets whose rounds failed kMaxTries times with nobody lost.
 //   5. Time drops nobody but who has stopped, or waits for a process that has.
 //   6. The number of rounds is finite if the numbers of joins and of published versions are.
 #pragma once

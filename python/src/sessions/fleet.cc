@@ -9,6 +9,7 @@
 #include "python/src/values.h"
 #include "reshard/fleet/fleet_server.h"
 #include "reshard/model/placed_layouts.h"
+#include "reshard/model/quant/placed_quantised.h"
 
 namespace reshard::python {
 namespace {
@@ -82,22 +83,31 @@ std::shared_ptr<Group> make_group(FleetMember& member, const Action& order,
   return adopt_group(std::move(parts), transport);
 }
 
-std::shared_ptr<const Layout> placed(
-    const std::string& name,
-    const std::vector<std::pair<std::shared_ptr<const Layout>, int>>& layouts) {
-  std::vector<PlacedLayout> all;
-  std::set<std::string> lacked;
+using LayoutAndRank = std::pair<std::shared_ptr<const Layout>, int>;
+
+std::shared_ptr<const Layout> placed(const std::string& name,
+                                     const std::vector<LayoutAndRank>& layouts) {
+  std::vector<PlacedLayout> plain;
+  std::vector<PlacedQuantisedLayout> quantised;
+  LayoutSide side{};
   for (const auto& [layout, first] : layouts) {
-    if (layout->side.quantised != nullptr)
-      raise(Code::unsupported,
-            fmt::format("{} is quantised; only layouts of plain values can be placed",
-                        layout->stored().name()));
-    all.push_back({layout->side.values, Rank(first)});
-    lacked.insert(layout->side.lacked.begin(), layout->side.lacked.end());
+    const LayoutSide& each = layout->side;
+    if (each.quantised != nullptr)
+      quantised.push_back({each.quantised, Rank(first)});
+    else
+      plain.push_back({each.values, Rank(first)});
+    side.lacked.insert(each.lacked.begin(), each.lacked.end());
   }
-  auto made = std::make_shared<const ModelLayout>(unwrap(place_layouts(name, all)));
-  return std::make_shared<const Layout>(Layout{
-      layouts.front().first->model, {.values = std::move(made), .lacked = std::move(lacked)}});
+  if (!plain.empty() && !quantised.empty())
+    raise(Code::unsupported, fmt::format("{}: some are quantised and some are not", name));
+  if (quantised.empty()) {
+    side.values = std::make_shared<const ModelLayout>(unwrap(place_layouts(name, plain)));
+  } else {
+    side.quantised =
+        std::make_shared<const QuantisedLayout>(unwrap(place_layouts(name, quantised)));
+    side.values = side.quantised->values;
+  }
+  return std::make_shared<const Layout>(Layout{layouts.front().first->model, std::move(side)});
 }
 
 const char* name(Action::Kind kind) {
@@ -160,9 +170,9 @@ void bind_fleet(nb::module_& m) {
            nb::arg("timeout"), nb::arg("interface") = "", nb::arg("gpu") = nb::none())
       .def("cancel", &FleetMember::cancel);
   m.def("place_layouts", &placed, nb::arg("name"), nb::arg("layouts"),
-        "One layout of several side by side: of each, and the rank that its lowest becomes. "
-        "Layouts of plain values, of one model. Raises InvalidArgumentError where ranks meet, and "
-        "for a tensor that two store in different forms.");
+        "One layout of several of one model side by side: of each, and the rank that its lowest "
+        "becomes. Raises InvalidArgumentError where ranks meet, and for a tensor that two store in "
+        "different forms; UnsupportedError if they are not all plain, or all quantised alike.");
 }
 
 }  // namespace reshard::python
