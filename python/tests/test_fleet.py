@@ -9,6 +9,7 @@ import secrets
 import signal
 import subprocess
 import sys
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -337,6 +338,36 @@ def test_quantised_engines_catch_up_from_one_another_byte_for_byte():
         waits.result(TIMEOUT)
   assert bytes_of(a) == bytes_of(b)
   assert any(any(tensor) for tensor in bytes_of(a).values())
+
+
+def test_nothing_is_left_of_engines_that_came_and_went():
+  secret = secrets.token_hex(16)
+
+  def member(unit, role):
+    tensors = {f"layer.{layer}.weight": np.zeros(fleet_process.SHAPE, np.float32) for layer in range(6)}
+    common = {"secret": secret, "model": fleet_process.model(), "layout": "hf"}
+    return fleet_process.Fleet(server.url, unit=unit, role=role, tensors=tensors, **common)
+
+  def left(unit):
+    """The numbers of descriptors and threads, once the server knows that a unit has left."""
+    end = time.monotonic() + TIMEOUT
+    while f"'{unit}'" in server.text():
+      assert time.monotonic() < end
+    return len(os.listdir("/proc/self/fd")), len(os.listdir("/proc/self/task"))
+
+  with serve("tcp://127.0.0.1:0", secret=secret) as server, ThreadPoolExecutor(1) as threads:
+    with member("trainer", "trainer") as trainer:
+      before = None
+      for version in range(20):
+        with member(f"engine-{version}", "engine") as engine:
+          received = threads.submit(engine.receive)
+          assert trainer.refit(version, engines=1).engines == [engine.unit]
+          assert received.result(TIMEOUT) == version
+          del received
+        now = left(engine.unit)
+        before = before or now
+        # A group that has ended may close its last connection a moment later.
+        assert all(count <= first + 3 for count, first in zip(now, before))
 
 
 def test_random_fleets(tmp_path):
