@@ -253,16 +253,17 @@ std::string wrong_in(const ModelFleet& fleet, const ModelWorld& world) {
   return "";
 }
 
-/// The version that all processes of a unit have been told, if they are alive; else nothing.
+/// The version that all processes of a unit have been told to have, kNoVersion if they differ;
+/// nothing unless all are alive.
 std::optional<std::int64_t> told_to(const ModelFleet& fleet, const ModelWorld& world,
                                     const std::string& unit) {
   std::optional<std::int64_t> version;
   for (std::size_t i = 0; i < world.processes.size(); ++i) {
     const ModelProcess& p = world.processes[i];
     if (fleet.places[i].unit != unit) continue;
+    if (p.life != Life::alive) return std::nullopt;
     const std::int64_t told = p.told(fleet.doubled);
-    if (p.life != Life::alive || (version && *version != told)) return std::nullopt;
-    version = told;
+    version = version.value_or(told) == told ? told : kNoVersion;
   }
   return version;
 }

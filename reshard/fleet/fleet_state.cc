@@ -126,11 +126,13 @@ std::vector<Action> FleetState::publish(MemberId member, std::int64_t version, i
   seat->published = version;
   engines_ = engines;
   if (!gather_end_) gather_end_ = now + limits_.gather;
-  if (version < 0) broken_ = fmt::format("version {}: must be 0 or more", version);
+  if (version < 0)
+    broken_ = Error{Code::invalid_argument, fmt::format("version {}: must be 0 or more", version)};
   for (const Seat& other : unit->seats)
     if (other.ready && other.published != version)
-      broken_ =
-          fmt::format("ranks of the trainer publish versions {} and {}", other.published, version);
+      broken_ = Error{
+          Code::invalid_argument,
+          fmt::format("ranks of the trainer publish versions {} and {}", other.published, version)};
   if (publisher() != nullptr)
     for (Unit& each : units_) each.late = each.role == Role::engine && !each.present();
   return take(now);
@@ -165,7 +167,8 @@ void FleetState::empty_seat(Unit& unit, Seat& seat) {
   // Rounds that failed may have failed because of it.
   for (Unit& each : units_) each.tried = kNoVersion;
   if (unit.role == Role::trainer && gather_end_)
-    broken_ = fmt::format("rank {} of the trainer was lost", &seat - unit.seats.data());
+    broken_ = Error{Code::aborted,
+                    fmt::format("rank {} of the trainer was lost", &seat - unit.seats.data())};
 }
 
 void FleetState::notice_end(Time now, bool failed) {
@@ -192,8 +195,9 @@ std::vector<Action> FleetState::tick(Time now) {
         }
   } else if (!round_ && gather_end_ && now >= *gather_end_) {
     gathered_ = true;
-    if (publisher() == nullptr && broken_.empty())
-      broken_ = "not all ranks of the trainer have published before the deadline";
+    if (publisher() == nullptr && !broken_)
+      broken_ =
+          Error{Code::deadline, "not all ranks of the trainer have published before the deadline"};
   }
   return take(now);
 }
@@ -228,7 +232,7 @@ void FleetState::forget_absent_units() {
 
 void FleetState::schedule(Time now) {
   forget_absent_units();
-  if (!broken_.empty()) release(Action::Kind::reject, broken_);
+  if (broken_) reject(*broken_);
   Unit* trainer = publisher();
   if (trainer != nullptr) schedule_published(*trainer, now);
   if (!round_ && publisher() == nullptr) schedule_catch_up(now);
@@ -243,9 +247,9 @@ void FleetState::schedule_published(Unit& trainer, Time now) {
     ++engines;
     held |= unit.held() == version;
     if (unit.held() > version)
-      return release(Action::Kind::reject,
+      return reject({Code::invalid_argument,
                      fmt::format("version {} is not above {}, which engine '{}' holds", version,
-                                 unit.held(), unit.name));
+                                 unit.held(), unit.name)});
   }
   std::vector<std::size_t> units{static_cast<std::size_t>(&trainer - units_.data())};
   bool waits = engines < engines_;
@@ -258,7 +262,7 @@ void FleetState::schedule_published(Unit& trainer, Time now) {
   }
   if (waits && !gathered_) return;
   gathered_ = true;
-  if (units.size() == 1) return release(Action::Kind::release, left_behind(version));
+  if (units.size() == 1) return release(left_behind(version));
   begin_round(units, version, now);
 }
 
@@ -358,7 +362,15 @@ bool FleetState::settle_target(Unit& unit, std::int64_t version) {
   return has;
 }
 
-void FleetState::release(Action::Kind kind, const std::string& text) {
+void FleetState::release(const std::string& text) {
+  end_publication({.kind = Action::Kind::release, .text = text});
+}
+
+void FleetState::reject(const Error& why) {
+  end_publication({.kind = Action::Kind::reject, .code = why.code, .text = why.message});
+}
+
+void FleetState::end_publication(const Action& said) {
   Unit* trainer = nullptr;
   for (Unit& unit : units_)
     if (unit.role == Role::trainer &&
@@ -367,7 +379,8 @@ void FleetState::release(Action::Kind kind, const std::string& text) {
   if (trainer != nullptr)
     for (Seat& seat : trainer->seats) {
       if (!std::exchange(seat.ready, false)) continue;
-      Action action{.kind = kind, .to = *seat.member, .text = text};
+      Action action = said;
+      action.to = *seat.member;
       action.version = std::exchange(seat.published, kNoVersion);
       for (const Unit& unit : units_)
         if (unit.role == Role::engine && unit.present() && unit.held() == action.version)
@@ -379,7 +392,7 @@ void FleetState::release(Action::Kind kind, const std::string& text) {
   gathered_ = false;
   engines_ = 0;
   failure_.clear();
-  broken_.clear();
+  broken_.reset();
 }
 
 std::string FleetState::text() const {
@@ -391,7 +404,7 @@ std::string FleetState::text() const {
   if (gather_end_)
     out += fmt::format("published for {} engines{}{}{}\n", engines_, gathered_ ? ", gathered" : "",
                        failure_.empty() ? "" : ", failed: " + failure_,
-                       broken_.empty() ? "" : ", broken: " + broken_);
+                       broken_ ? ", broken: " + broken_->message : "");
   for (const Unit& unit : units_) {
     out += fmt::format("{} '{}' ({}{}):", name(unit.role), unit.name, unit.incarnation,
                        unit.late ? ", late" : "");

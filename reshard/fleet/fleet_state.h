@@ -32,6 +32,7 @@
 #include <vector>
 
 #include "reshard/base/ids.h"
+#include "reshard/base/result.h"
 
 namespace reshard::fleet {
 
@@ -80,7 +81,7 @@ struct Action {
     confirm,  ///< an engine: its unit holds `version`. It is not ready until it says so again.
     release,  ///< the trainer: its weights may change. `text`: why not all engines have them, or
               ///< "".
-    reject,   ///< the same, but no engine was given them; `text` says why.
+    reject,   ///< the same, but the version cannot be given to all; `code` and `text` say why.
     drop,     ///< did not report in time. To be disconnected.
   };
   Kind kind = Kind::order;
@@ -92,6 +93,7 @@ struct Action {
   std::string address = {};  ///< where rank 0 of the group listens.
   std::vector<Participant> participants = {};
   // Of release and reject:
+  Code code = Code::aborted;              ///< of a reject.
   std::vector<std::string> holders = {};  ///< names of the engines that hold `version`.
   std::string text = {};
 };
@@ -179,8 +181,11 @@ class FleetState {
   void empty_seat(Unit& unit, Seat& seat);
   /// The trainer, if all of its members have published the same version.
   Unit* publisher();
-  /// Releases the trainer's members that have published, or rejects what they have.
-  void release(Action::Kind kind, const std::string& text);
+  /// Releases the trainer's members that have published; `text` is the action's.
+  void release(const std::string& text);
+  /// The same for a publication that failed.
+  void reject(const Error& why);
+  void end_publication(const Action& said);
   void forget_absent_units();
   /// True if the unit is an engine that is to get the version.
   bool lacks(const Unit& unit, std::int64_t version) const;
@@ -208,7 +213,7 @@ class FleetState {
   bool gathered_ = false;           ///< its first round may begin, or has.
   int engines_ = 0;                 ///< that it waits for.
   std::string failure_;             ///< why a round of it failed, with nobody lost.
-  std::string broken_;              ///< why it must be released.
+  std::optional<Error> broken_;     ///< why it must be rejected.
   std::vector<Action> out_;
 };
 

@@ -147,6 +147,33 @@ TEST(FleetState, an_engine_that_cannot_take_a_version_is_tried_twice_and_said_to
   EXPECT_THAT(fleet.told(t).holders, IsEmpty());
 }
 
+// A rank that dies after it has the version, but before its engine has it, fails a round in which
+// nobody seems to be lost.
+TEST(FleetState, deaths_that_are_noticed_late_cost_others_no_tries) {
+  Fleet fleet;
+  const MemberId t = fleet.join("t", Role::trainer), b = fleet.join("b", Role::engine);
+  std::vector<MemberId> all{t, b}, dying;
+  for (const std::string unit : {"a", "c"})
+    for (const int rank : {0, 1}) {
+      all.push_back(fleet.join(unit, Role::engine, rank, 2));
+      if (rank == 0) dying.push_back(all.back());
+    }
+  for (const MemberId member : all)
+    if (member != t) fleet.ready(member);
+  fleet.publish(t, 1);
+  for (const MemberId dead : dying) {
+    fleet.report(dead, true);
+    for (const MemberId member : all)
+      if (member != dead) fleet.report(member, false, "another rank died");
+    EXPECT_EQ(fleet.told(b).kind, Action::Kind::order);
+    std::erase(all, dead);
+    fleet.lose(dead);
+    for (const MemberId member : all) fleet.report(member, false, "another rank died");
+  }
+  EXPECT_EQ(fleet.told(b).kind, Action::Kind::order);
+  EXPECT_THAT(fleet.units(b), ElementsAre("t", "b"));
+}
+
 TEST(FleetState, ranks_of_a_trainer_that_publish_different_versions_are_rejected) {
   Fleet fleet;
   const MemberId t0 = fleet.join("t", Role::trainer, 0, 2),
@@ -156,6 +183,7 @@ TEST(FleetState, ranks_of_a_trainer_that_publish_different_versions_are_rejected
   EXPECT_EQ(fleet.told(t0).kind, Action::Kind::reject);
   EXPECT_EQ(fleet.told(t1).kind, Action::Kind::reject);
   EXPECT_THAT(fleet.told(t1).text, HasSubstr("publish versions 1 and 2"));
+  EXPECT_EQ(fleet.told(t1).code, Code::invalid_argument);
 }
 
 TEST(FleetState, a_trainer_without_all_of_its_ranks_is_rejected_in_time) {
@@ -165,6 +193,7 @@ TEST(FleetState, a_trainer_without_all_of_its_ranks_is_rejected_in_time) {
   fleet.tick();
   EXPECT_EQ(fleet.told(t0).kind, Action::Kind::reject);
   EXPECT_THAT(fleet.told(t0).text, HasSubstr("not all ranks of the trainer have published"));
+  EXPECT_EQ(fleet.told(t0).code, Code::deadline);
 }
 
 TEST(FleetState, who_does_not_report_in_time_is_dropped) {

@@ -83,7 +83,7 @@ class Reader {
 
 void put(Writer& out, const Action& a) {
   out.number(a.kind).number(a.version).number(a.round).number(a.epoch).number(a.rank);
-  out.text(a.address).text(a.text).number(a.participants.size());
+  out.text(a.address).number(a.code).text(a.text).number(a.participants.size());
   for (const Participant& p : a.participants)
     out.text(p.unit).text(p.layout).number(p.first).number(p.size).number(p.is_source ? 1 : 0);
   out.number(a.holders.size());
@@ -98,6 +98,7 @@ Action take_action(Reader& in) {
   a.epoch = in.version();
   a.rank = in.small();
   a.address = in.text();
+  a.code = static_cast<Code>(in.below(static_cast<std::uint64_t>(Code::aborted) + 1));
   a.text = in.text();
   for (std::uint64_t n = in.below(kMaxParticipants); n > 0 && in.good(); --n) {
     Participant p;

@@ -16,6 +16,7 @@ Action some_action() {
   a.participants = {{"trainer", "megatron:tp=2", 0, 2, true}, {"engine", "vllm:tp=4", 2, 4, false}};
   a.holders = {"engine", "another"};
   a.text = "why";
+  a.code = Code::deadline;
   return a;
 }
 
@@ -56,6 +57,7 @@ TEST(FleetMessages, an_action_arrives_as_it_was_sent) {
   EXPECT_EQ(got.participants, sent.participants);
   EXPECT_EQ(got.holders, sent.holders);
   EXPECT_EQ(got.text, sent.text);
+  EXPECT_EQ(got.code, sent.code);
 }
 
 TEST(FleetMessages, a_report_arrives_as_it_was_sent) {

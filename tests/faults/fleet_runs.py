@@ -123,6 +123,7 @@ class Run:
     for unit, rank in fresh:
       if (unit, rank) in self.stopped:
         self.processes[unit, rank][0].kill()
+        self.kills -= 1  # That was no fault.
         self.stopped.remove((unit, rank))
       self.start(unit, rank)
     for unit, rank in fresh:

@@ -142,8 +142,8 @@ class Fleet:
       elif action.kind == "release":
         return FleetReport(version, list(action.holders), action.text, self._epoch, rounds)
       elif action.kind == "reject":
-        kind = AbortedError if "lost" in action.text else DeadlineError if "deadline" in action.text else InvalidArgumentError
-        raise kind(f"refit: {action.text}")
+        kinds = {"aborted": AbortedError, "deadline": DeadlineError}
+        raise kinds.get(action.code, InvalidArgumentError)(f"refit: {action.text}")
 
   @checked
   def receive(self, *, timeout: float | None = None) -> int | None:

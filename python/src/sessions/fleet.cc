@@ -134,6 +134,7 @@ void bind_messages(nb::module_& m) {
       .def_ro("epoch", &Action::epoch)
       .def_ro("rank", &Action::rank)
       .def_ro("participants", &Action::participants)
+      .def_prop_ro("code", [](const Action& x) { return reshard::name(x.code); })
       .def_ro("holders", &Action::holders)
       .def_ro("text", &Action::text);
 }
