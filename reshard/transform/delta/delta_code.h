@@ -20,8 +20,8 @@
 //
 // Why this form. A step of an optimiser moves a weight by at most a few units in its last place. So
 // the numbers of elements between changes are geometric and differences are small: Rice codes are
-// near the entropy of both. Where every element changes, a gap costs one bit, and the code is that of
-// the differences alone, which is what a compressed XOR would be for.
+// near the entropy of both. Where every element changes, a gap costs one bit, and the code is that
+// of the differences alone, which is what a compressed XOR would be for.
 //
 // Cost: one pass over both blocks, and one over the changes to choose g and v. A code is at most
 // one byte longer than the block.
