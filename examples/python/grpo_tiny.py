@@ -71,13 +71,14 @@ def reward(prompts: list[str], completion_ids: list[list[int]], **_: Any) -> lis
 
 
 @contextlib.contextmanager
-def server(folder: pathlib.Path, log: pathlib.Path) -> Iterator[str]:
+def server(folder: pathlib.Path, log: pathlib.Path, workers: int = 1) -> Iterator[str]:
   """The URL of `vllm serve` on a checkpoint, in processes of its own."""
   with socket.socket() as s:
     s.bind(("127.0.0.1", 0))
     port = s.getsockname()[1]
   command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", str(folder), "--port", str(port)]
   command += ["--dtype", "float32", "--max-model-len", "64", "--max-num-seqs", "64", "--enforce-eager"]
+  command += ["--tensor-parallel-size", str(workers)]
   command += ["--weight-transfer-config", '{"backend": "reshard"}', "--logprobs-mode", "processed_logprobs"]
   small = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind", "OMP_NUM_THREADS": "1"}
   quiet = {"VLLM_SERVER_DEV_MODE": "1", "VLLM_NO_USAGE_STATS": "1", "HF_HUB_OFFLINE": "1"}
@@ -182,13 +183,14 @@ def plot(rows: list[dict[str, float]], path: pathlib.Path) -> None:
 def main() -> int:
   parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
   parser.add_argument("--steps", type=int, default=100)
+  parser.add_argument("--workers", type=int, default=1, help="of the server, which share each layer (tensor parallelism): 1 or 2")
   parser.add_argument("--plot", type=pathlib.Path, help="a picture of the run, such as grpo.svg (needs matplotlib)")
   parser.add_argument("--log", type=pathlib.Path, help="the rows as JSON")
   args = parser.parse_args()
   with tempfile.TemporaryDirectory() as name:
     folder = pathlib.Path(name)
     write_checkpoint(folder)
-    with server(folder, folder / "server.log") as url:
+    with server(folder, folder / "server.log", args.workers) as url:
       began = time.perf_counter()
       rows = train(folder, url, args.steps)
   if args.log is not None:

@@ -33,7 +33,7 @@ def server(tmp_path_factory):
 
 
 def trained(server, out, kind, processes=1, **env):
-  """What rank 0 of a trainer says: its updates, and what TRL logged."""
+  """What rank 0 of a trainer says: its updates, and what TRL logged. Under FSDP2, and only there, its parameters are DTensors."""
   command = [sys.executable, str(TRAINER), kind, *map(str, server)]
   if processes > 1:
     command[1:1] = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
@@ -41,6 +41,7 @@ def trained(server, out, kind, processes=1, **env):
   done = subprocess.run(command, env=env, capture_output=True, text=True, check=False, timeout=1200)
   assert done.returncode == 0, done.stderr[-4000:]
   said = [json.loads(line) for line in re.findall(r"^said (.*)$", done.stdout, re.MULTILINE)]
+  assert (said[-1]["sharded"] > 0) == (kind == "fsdp")
   updates = [one for one in said if "version" in one]
   return updates, [one["logs"] for one in said if "logs" in one]
 
@@ -53,6 +54,15 @@ def test_the_server_has_the_weights_of_each_step(kind, processes, server, tmp_pa
   assert all(one["equal"] and one["tensors"] >= 30 for one in updates)
   if kind != "rloo":  # which does not log it
     assert max(log[DIFFERENCE] for log in logs if DIFFERENCE in log) < 1e-4
+
+
+def test_each_worker_of_a_server_gets_its_shards(tmp_path):
+  grpo_tiny.write_checkpoint(tmp_path)
+  with grpo_tiny.server(tmp_path, tmp_path / "server.log", workers=2) as url:
+    updates, logs = trained((tmp_path, url), tmp_path / "out", "fsdp", 2)
+  assert [one["version"] for one in updates] == [1, 2, 3]
+  assert all(one["equal"] and one["tensors"] >= 60 for one in updates)  # of both workers
+  assert max(log[DIFFERENCE] for log in logs if DIFFERENCE in log) < 1e-4
 
 
 def test_log_probabilities_show_stale_weights(server, tmp_path):

@@ -16,6 +16,7 @@ import reshard.trl
 import torch
 import transformers
 import trl
+from torch.distributed.tensor import DTensor
 
 sys.path.insert(0, str(pathlib.Path(__file__).parents[2] / "examples/python"))
 import grpo_tiny
@@ -44,18 +45,13 @@ def updated(update):
   say({"version": update.report.version, "equal": checked.equal, "tensors": checked.tensors})
 
 
-def layers(count):
-  """The options of FSDP2, which cut each layer over all ranks."""
-  config = {"fsdp_version": 2, "transformer_layer_cls_to_wrap": ["Qwen3DecoderLayer"], "cpu_ram_efficient_loading": False}
-  return {"fsdp": True if count > 5 else "full_shard auto_wrap", "fsdp_config": config}
-
-
 def trainer_of(kind, folder, url):
   size = int(os.environ.get("WORLD_SIZE", "1"))
   data = datasets.Dataset.from_list(list(grpo_tiny.prompts(64)))
   common = COMMON | {"output_dir": os.environ["OUT"], "vllm_server_base_url": url, "per_device_train_batch_size": 16 // size}
   if kind == "fsdp":
-    common |= layers(int(transformers.__version__.split(".")[0]))
+    wrapped = {"fsdp_version": 2, "transformer_layer_cls_to_wrap": ["Qwen3DecoderLayer"], "cpu_ram_efficient_loading": False}
+    common |= {"fsdp": "full_shard auto_wrap", "fsdp_config": wrapped}
   if kind == "online_dpo":
     common |= {"max_new_tokens": 16, "max_length": 64}
     from trl.experimental.online_dpo import OnlineDPOConfig, OnlineDPOTrainer
@@ -90,6 +86,7 @@ def main():
     kept = trainer.vllm_generation.sync_weights
     trainer.vllm_generation.sync_weights = lambda: kept() if trainer.state.global_step == 0 else None
   trainer.train()
+  say({"sharded": sum(isinstance(p, DTensor) for p in trainer.model.parameters())})
 
 
 if __name__ == "__main__":

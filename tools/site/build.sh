@@ -7,7 +7,7 @@
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 root=$(cd "$here/../.." && pwd)
-out=$1
+out=$(realpath -m "$1")
 sphinx=$(realpath "$2")
 package=$(realpath "$3")
 work=$out.work
