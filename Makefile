@@ -79,7 +79,7 @@ release: ## all files of a release, build-release/, from a tree without changes
 	@tools/release.py assemble $(BUILD)-wheels/dist $(BUILD)-release.prefix $(BUILD)-release
 	@rm -rf $(BUILD)-release.prefix
 
-# Opt-in: its environment takes 60 MB, doxygen 20 MB; site-test also wants Chromium. docs/site.md
+# Opt-in: its environment takes 100 MB, doxygen 20 MB; site-test also wants Chromium. docs/site.md
 .PHONY: site
 site: python ## the documentation as a site, with the API of C++ and Python, build/site/
 	@tools/install_deps.sh site
