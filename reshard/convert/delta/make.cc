@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <fmt/format.h>
 
-#include "reshard/base/hash.h"
+#include <map>
+#include <optional>
+
 #include "reshard/base/stopwatch.h"
 #include "reshard/convert/delta.h"
 #include "reshard/convert/delta/comparison.h"
@@ -34,17 +36,18 @@ std::string first_difference(const DeltaIndex& index, const DeltaIndex& last) {
                       : describe_part(left.begin()->first.first, left.begin()->first.second);
 }
 
-Result<DeltaLink> link_after(const MakeDeltaOptions& options, const DeltaIndex& index) {
+/// `last`: the delta that ends at the base, if there is one.
+Result<DeltaLink> link_after(const MakeDeltaOptions& options, const std::optional<DeltaFile>& last,
+                             const DeltaIndex& index) {
   DeltaLink link{.base = base_fingerprint(index), .result = result_fingerprint(index)};
   link.anchor = link.base;
-  if (options.after.empty()) return link;
-  const auto last = RESHARD_TRY(DeltaFile::open(options.after));
-  if (last.link().result != link.base)
+  if (!last) return link;
+  if (last->link().result != link.base)
     return fail(Code::invalid_argument,
                 fmt::format("{}: is not the checkpoint at which {} ends: {} differs", options.base,
-                            options.after, first_difference(index, last.index())));
-  link.anchor = last.link().anchor;
-  link.step = last.link().step + 1;
+                            options.after, first_difference(index, last->index())));
+  link.anchor = last->link().anchor;
+  link.step = last->link().step + 1;
   return link;
 }
 
@@ -93,6 +96,8 @@ Result<DeltaReport> make_delta(const MakeDeltaOptions& options) {
                 fmt::format("{} is a {}, but {} is a {}; give two folders or two files",
                             options.base, base.is_one_file() ? "file" : "folder", options.next,
                             next.is_one_file() ? "file" : "folder"));
+  std::optional<DeltaFile> last;
+  if (!options.after.empty()) last = RESHARD_TRY(DeltaFile::open(options.after));
   auto output = RESHARD_TRY(OutputFile::create(options.output));
   auto codes = RESHARD_TRY(DeltaCodeStore::create(output.partial()));
   Comparison comparison(base, next, codes);
@@ -100,7 +105,7 @@ Result<DeltaReport> make_delta(const MakeDeltaOptions& options) {
   RESHARD_TRY(base.unchanged());
   RESHARD_TRY(next.unchanged());
   const DeltaIndex index = comparison.index();
-  const DeltaLink link = RESHARD_TRY(link_after(options, index));
+  const DeltaLink link = RESHARD_TRY(link_after(options, last, index));
   const Index written =
       RESHARD_TRY(write_delta(output.partial(), link, index, codes, options.sync));
   RESHARD_TRY(output.commit());
