@@ -11,7 +11,7 @@
 #include "cli/progress_bar.h"
 #include "cli/table.h"
 #include "reshard/base/number_text.h"
-#include "reshard/io/plan_json.h"
+#include "reshard/io/json/plan_json.h"
 
 namespace reshard::cli {
 namespace {
