@@ -16,6 +16,7 @@ import reshard.trl
 import torch
 import transformers
 import trl
+from accelerate import DistributedType, PartialState
 from torch.distributed.tensor import DTensor
 
 sys.path.insert(0, str(pathlib.Path(__file__).parents[2] / "examples/python"))
@@ -45,6 +46,14 @@ def updated(update):
   say({"version": update.report.version, "equal": checked.equal, "tensors": checked.tensors})
 
 
+def with_fsdp(args_of, trainer_of_args):
+  """A trainer under FSDP2. accelerate leaves FSDP out, in silence, where ranks are CPUs: it is told that they are not."""
+  args = args_of()
+  assert args.distributed_state.distributed_type == DistributedType.MULTI_CPU
+  PartialState._shared_state["distributed_type"] = DistributedType.MULTI_GPU
+  return trainer_of_args(args)
+
+
 def trainer_of(kind, folder, url):
   size = int(os.environ.get("WORLD_SIZE", "1"))
   data = datasets.Dataset.from_list(list(grpo_tiny.prompts(64)))
@@ -66,6 +75,10 @@ def trainer_of(kind, folder, url):
       )  # fmt: skip
   common |= {"num_generations": 4, "max_completion_length": 16}
   lora = peft.LoraConfig(r=4, target_modules=["q_proj", "down_proj"], init_lora_weights=False) if kind == "peft" else None
+  if kind == "fsdp":
+    return with_fsdp(lambda: trl.GRPOConfig(**common), lambda args: trl.GRPOTrainer(
+      model=folder, reward_funcs=grpo_tiny.reward, args=args, train_dataset=data, callbacks=[Log()]
+    ))  # fmt: skip
   made, config = (trl.RLOOTrainer, trl.RLOOConfig) if kind == "rloo" else (trl.GRPOTrainer, trl.GRPOConfig)
   return made(
     model=folder, reward_funcs=grpo_tiny.reward, args=config(**common), train_dataset=data, peft_config=lora, callbacks=[Log()]
