@@ -9,7 +9,10 @@
 #include "reshard/io/open_model.h"
 #include "reshard/model/families.h"
 #include "reshard/model/families/rules.h"
+#include "reshard/model/join_layouts.h"
 #include "reshard/model/layout_diff.h"
+#include "reshard/model/placed_layouts.h"
+#include "reshard/model/quant/placed_quantised.h"
 
 // The plan between two layouts, its cost and its text.
 #include "reshard/plan/planner.h"
@@ -31,6 +34,10 @@
 #include "reshard/transport/inproc/inproc.h"
 #include "reshard/transport/registry.h"
 #include "reshard/transport/rendezvous.h"
+
+// Members of a fleet, which come and go, and the server that says who refits from whom.
+#include "reshard/fleet/fleet_member.h"
+#include "reshard/fleet/fleet_server.h"
 
 // Checkpoints at rest: convert_checkpoint(), verify_checkpoints(), load_weights(), make_delta().
 #include "reshard/convert/convert.h"

@@ -122,16 +122,17 @@ def test_an_engine_is_killed_in_each_phase_and_the_others_get_the_version(tmp_pa
     refit(world, 3, ["a", "c"], ["a", "c"])
 
 
-def test_a_rank_of_an_engine_is_killed_and_its_engine_comes_back_when_the_rank_does(tmp_path, doubled):
+@pytest.mark.parametrize("phase", ["check", "committed"])
+def test_a_rank_of_an_engine_is_killed_and_its_engine_comes_back_when_the_rank_does(tmp_path, doubled, phase):
   with World(tmp_path, doubled) as world:
     world.start("trainer")
     world.start("a")
     world.start("b", 2)
     refit(world, 1, ["a", "b"], ["a", "b"])
-    world.tell("b", "die", "check", rank=1)
+    world.tell("b", "die", phase, rank=1)
     world.tell("b", "receive")
     refit(world, 2, ["a"], ["a"])
-    assert world.answer("b", 1) == "in check"
+    assert world.answer("b", 1) == f"in {phase}"
     world.gone("b", 1)
     world.tell("a", "receive")  # It waits for version 3, and is a source meanwhile.
     world.start("b", 2, ranks=[1])
@@ -299,6 +300,8 @@ def test_a_seat_is_one_process_and_a_fleet_has_one_trainer(tmp_path):
         fleet_process.Fleet(world.server.url, unit="t", role="trainer", **common)
       with pytest.raises(reshard.InvalidArgumentError, match="the fleet has a trainer, 't'"):
         fleet_process.Fleet(world.server.url, unit="u", role="trainer", **common)
+      with pytest.raises(reshard.InvalidArgumentError, match="layout hf has 1 ranks, and size is 2"):
+        fleet_process.Fleet(world.server.url, unit="u", role="engine", size=2, **common)
       with pytest.raises(reshard.InvalidArgumentError, match="unit 't' is a trainer"):
         fleet_process.Fleet(world.server.url, unit="t", role="engine", **common)
 

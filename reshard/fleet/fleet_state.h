@@ -102,7 +102,7 @@ struct Action {
 struct Limits {
   Time gather = std::chrono::seconds(60);  ///< from a publication until engines are ready.
   Time round = std::chrono::seconds(180);  ///< from an order until the first report.
-  Time report = std::chrono::seconds(5);   ///< from the first report or loss until the last report.
+  Time report = std::chrono::seconds(3);   ///< from the first report or loss until the last report.
 };
 
 /// Used by one thread at a time. Members passed to its functions, join() aside, are those that have

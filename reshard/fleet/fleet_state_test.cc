@@ -210,6 +210,26 @@ TEST(FleetState, who_does_not_report_in_time_is_dropped) {
   EXPECT_THAT(fleet.units(t), ElementsAre("t", "a"));
 }
 
+TEST(FleetState, what_a_member_says_out_of_turn_counts_for_nothing) {
+  Fleet fleet;
+  const MemberId t = fleet.join("t", Role::trainer), a = fleet.join("a", Role::engine),
+                 b = fleet.join("b", Role::engine);
+  fleet.ready(a);
+  fleet.ready(t);         // A trainer is never ready.
+  fleet.publish(a, 7);    // An engine publishes nothing.
+  fleet.report(a, true);  // There is no round.
+  fleet.publish(t, 1);
+  fleet.tick();
+  EXPECT_THAT(fleet.units(t), ElementsAre("t", "a"));
+  fleet.report(b, true);  // It is not in the round.
+  fleet.report(t, true);
+  fleet.report(t, true);  // It has reported.
+  EXPECT_EQ(fleet.told(a).kind, Action::Kind::order);
+  const std::string before = fleet.state().text();
+  EXPECT_THAT(fleet.state().report(a, 99, true, kNoVersion, "", Time(0)), IsEmpty());
+  EXPECT_EQ(fleet.state().text(), before);
+}
+
 TEST(FleetState, units_without_members_are_forgotten) {
   Fleet fleet;
   const std::string before = fleet.state().text();

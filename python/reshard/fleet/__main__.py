@@ -19,7 +19,7 @@ def main(arguments: list[str]) -> int:
   parser.add_argument("--job", default="fleet", help="the name of the fleet")
   parser.add_argument("--secret-file", type=pathlib.Path, help="its first line is the secret; only its owner may read it")
   parser.add_argument("--timeout", type=float, default=60.0, help="seconds that a refit waits for engines that do not receive")
-  parser.add_argument("--report", type=float, default=5.0, help="seconds from the first report of a round to the last")
+  parser.add_argument("--report", type=float, default=3.0, help="seconds from the first report of a round to the last")
   chosen = parser.parse_args(arguments)
   ends = {signal.SIGINT, signal.SIGTERM}
   signal.pthread_sigmask(signal.SIG_BLOCK, ends)  # Also in the thread that serves.

@@ -48,7 +48,7 @@ class Fleet:
   model      whose tensors the layouts cut; the same on all members
   unit       the name of the trainer or engine, one for all of its ranks
   role       "trainer" or "engine"; a fleet has one trainer
-  layout     of the unit alone, from rank 0 on, as reshard.layout() takes it; plain values
+  layout     of the unit alone, from rank 0 on, as reshard.layout() takes it
   tensors    of this rank, as Session takes them
   back_tensors  the second copy of an engine's, for buffering="doubled"
   rank, size    in the unit, and of it
@@ -102,7 +102,9 @@ class Fleet:
     self._closed = False
     #: Why this rank's part of a refit failed, the last time that one did.
     self.error = ""
-    self._layout_of(layout)
+    ranks = len(self._layout_of(layout).ranks)
+    if ranks != size:
+      raise InvalidArgumentError(f"fleet: layout {layout} has {ranks} ranks, and size is {size}")
     self._join(time.monotonic() + timeout)
 
   @property

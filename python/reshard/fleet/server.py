@@ -47,7 +47,7 @@ def serve(
   secret: str | None = None,
   secret_file: str | os.PathLike[str] | None = None,
   timeout: float = 60.0,
-  report: float = 5.0,
+  report: float = 3.0,
 ) -> Server:
   """Serves a fleet at an address.
 

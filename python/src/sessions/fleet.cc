@@ -146,7 +146,7 @@ void bind_fleet(nb::module_& m) {
   nb::class_<FleetServer>(m, "FleetServer", "Serves a fleet from a thread.")
       .def(nb::new_(&serve), nb::arg("url"), nb::kw_only(), nb::arg("job"),
            nb::arg("secret") = nb::none(), nb::arg("secret_file") = nb::none(),
-           nb::arg("gather") = 60.0, nb::arg("round") = 180.0, nb::arg("report") = 5.0)
+           nb::arg("gather") = 60.0, nb::arg("round") = 180.0, nb::arg("report") = 3.0)
       .def_prop_ro("url", [](const FleetServer& x) { return x.url(); })
       .def("text", &FleetServer::text, nb::call_guard<nb::gil_scoped_release>());
   nb::class_<FleetMember>(m, "FleetMember", "A process's end of a fleet.")
