@@ -11,8 +11,7 @@
 #include "reshard/model/families/rules.h"
 #include "reshard/model/join_layouts.h"
 #include "reshard/model/layout_diff.h"
-#include "reshard/model/placed_layouts.h"
-#include "reshard/model/quant/placed_quantised.h"
+#include "reshard/model/move_layout.h"
 
 // The plan between two layouts, its cost and its text.
 #include "reshard/plan/planner.h"

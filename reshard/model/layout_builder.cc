@@ -94,13 +94,32 @@ SlotId LayoutBuilder::add(Slot slot) {
   return SlotId(static_cast<SlotId::rep>(layout_.slots_.size() - 1));
 }
 
-void LayoutBuilder::add_all(const ModelLayout& part) {
+namespace {
+
+RankSet shifted(const RankSet& ranks, Rank::rep by) {
+  if (by == 0) return ranks;
+  RankSet out;
+  ranks.for_each([&](Rank r) { out.insert(Rank(r.value() + by)); });
+  return out;
+}
+
+Mesh shifted(const Mesh& mesh, Rank::rep by) {
+  if (by == 0) return mesh;
+  auto out = Mesh::make(mesh.axes(), Rank(mesh.first().value() + by));
+  RESHARD_CHECK(out.has_value());
+  return *std::move(out);
+}
+
+}  // namespace
+
+void LayoutBuilder::add_all(const ModelLayout& part, Rank::rep shift) {
   const auto first_mesh = static_cast<MeshId::rep>(layout_.meshes_.size());
-  for (const Mesh& mesh : part.meshes_) add_mesh(mesh);
+  for (const Mesh& mesh : part.meshes_) add_mesh(shifted(mesh, shift));
   std::vector<CutId> cuts;
   for (const DimCut& cut : part.cuts_) cuts.push_back(add_cut(cut));
   std::vector<RankSetId> rank_sets;
-  for (const RankSet& ranks : part.rank_sets_) rank_sets.push_back(add_ranks(ranks));
+  for (const RankSet& ranks : part.rank_sets_)
+    rank_sets.push_back(add_ranks(shifted(ranks, shift)));
   for (Slot slot : part.slots_) {
     slot.mesh = MeshId(slot.mesh.value() + first_mesh);
     slot.ranks = rank_sets[slot.ranks.index()];

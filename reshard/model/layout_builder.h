@@ -38,8 +38,9 @@ class LayoutBuilder {
   /// Adds a slot and returns its id.
   SlotId add(Slot slot);
 
-  /// Adds the meshes and the slots of another layout of the same model, in their order.
-  void add_all(const ModelLayout& part);
+  /// Adds the meshes and the slots of another layout of the same model, in their order. Ranks
+  /// become higher by `shift`. @pre all of them are then from 0 to 2^20 - 1
+  void add_all(const ModelLayout& part, Rank::rep shift = 0);
 
   /// Declares that the layout omits a tensor on purpose: plans towards it do not move the tensor.
   void omit(TensorId id);

@@ -307,11 +307,8 @@ class Fleet:
     self._leave_group()
     assert self._member is not None
     self._epoch = order.epoch
-    sides = [[p for p in order.participants if p.is_source == wanted] for wanted in (True, False)]
-    source, target = (
-      _core.place_layouts(", ".join(p.unit for p in side), [(self._layout_of(p.layout), p.first) for p in side])
-      for side in sides
-    )
+    layouts = [_core.move_layout(self._layout_of(p.layout), p.first) for p in order.participants]
+    mine = [p.unit == self.unit for p in order.participants[1:]]
     is_source = order.participants[0].unit == self.unit
     self._group = self._member.make_group(
       order, transport=self._transport, timeout=self._timeout, interface=self._interface, gpu=self._gpu
@@ -319,11 +316,11 @@ class Fleet:
     held = self._back if self._confirmed.buffer == 1 else self._tensors
     self._session = Session(
       self._group,
-      source=source,
-      target=target,
+      source=layouts[0],
+      target=layouts[1:],
       source_tensors=held if is_source else None,
-      target_tensors=None if is_source else self._tensors,
-      back_tensors=None if is_source else self._back,
+      target_tensors=[self._tensors if own else None for own in mine],
+      back_tensors=[self._back if own else None for own in mine],
       published=None if is_source else self._published,
       timeout=self._timeout,
       **self._options,

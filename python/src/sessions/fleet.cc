@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// FleetServer and FleetMember, which the module reshard.fleet uses, and place_layouts().
+// FleetServer and FleetMember, which the module reshard.fleet uses, and move_layout().
 #include "reshard/fleet/fleet_member.h"
 
 #include <fmt/format.h>
@@ -8,8 +8,7 @@
 #include "python/src/sessions/group.h"
 #include "python/src/values.h"
 #include "reshard/fleet/fleet_server.h"
-#include "reshard/model/placed_layouts.h"
-#include "reshard/model/quant/placed_quantised.h"
+#include "reshard/model/move_layout.h"
 
 namespace reshard::python {
 namespace {
@@ -83,31 +82,19 @@ std::shared_ptr<Group> make_group(FleetMember& member, const Action& order,
   return adopt_group(std::move(parts), transport);
 }
 
-using LayoutAndRank = std::pair<std::shared_ptr<const Layout>, int>;
-
-std::shared_ptr<const Layout> placed(const std::string& name,
-                                     const std::vector<LayoutAndRank>& layouts) {
-  std::vector<PlacedLayout> plain;
-  std::vector<PlacedQuantisedLayout> quantised;
-  LayoutSide side{};
-  for (const auto& [layout, first] : layouts) {
-    const LayoutSide& each = layout->side;
-    if (each.quantised != nullptr)
-      quantised.push_back({each.quantised, Rank(first)});
-    else
-      plain.push_back({each.values, Rank(first)});
-    side.lacked.insert(each.lacked.begin(), each.lacked.end());
-  }
-  if (!plain.empty() && !quantised.empty())
-    raise(Code::unsupported, fmt::format("{}: some are quantised and some are not", name));
-  if (quantised.empty()) {
-    side.values = std::make_shared<const ModelLayout>(unwrap(place_layouts(name, plain)));
-  } else {
+/// The layout of a unit on its ranks in a group.
+std::shared_ptr<const Layout> moved(const Layout& layout, int first) {
+  auto out = std::make_shared<Layout>(layout);
+  LayoutSide& side = out->side;
+  if (side.quantised != nullptr) {
     side.quantised =
-        std::make_shared<const QuantisedLayout>(unwrap(place_layouts(name, quantised)));
+        std::make_shared<const QuantisedLayout>(unwrap(move_layout(*side.quantised, Rank(first))));
     side.values = side.quantised->values;
+  } else {
+    side.values =
+        std::make_shared<const ModelLayout>(unwrap(move_layout(*side.values, Rank(first))));
   }
-  return std::make_shared<const Layout>(Layout{layouts.front().first->model, std::move(side)});
+  return out;
 }
 
 const char* name(Action::Kind kind) {
@@ -170,10 +157,10 @@ void bind_fleet(nb::module_& m) {
       .def("make_group", &make_group, nb::arg("order"), nb::kw_only(), nb::arg("transport"),
            nb::arg("timeout"), nb::arg("interface") = "", nb::arg("gpu") = nb::none())
       .def("cancel", &FleetMember::cancel);
-  m.def("place_layouts", &placed, nb::arg("name"), nb::arg("layouts"),
-        "One layout of several of one model side by side: of each, and the rank that its lowest "
-        "becomes. Raises InvalidArgumentError where ranks meet, and for a tensor that two store in "
-        "different forms; UnsupportedError if they are not all plain, or all quantised alike.");
+  m.def(
+      "move_layout", &moved, nb::arg("layout"), nb::arg("first"),
+      "The same layout with its lowest rank at `first`. Raises InvalidArgumentError for a negative "
+      "rank.");
 }
 
 }  // namespace reshard::python
