@@ -9,9 +9,8 @@
 #include "reshard/io/open_model.h"
 #include "reshard/model/families.h"
 #include "reshard/model/families/rules.h"
-#include "reshard/model/join_layouts.h"
 #include "reshard/model/layout_diff.h"
-#include "reshard/model/move_layout.h"
+#include "reshard/model/place_layouts.h"
 
 // The plan between two layouts, its cost and its text.
 #include "reshard/plan/planner.h"

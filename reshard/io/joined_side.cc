@@ -4,7 +4,7 @@
 
 #include "reshard/io/layout_side.h"
 #include "reshard/io/make_layout.h"
-#include "reshard/model/join_layouts.h"
+#include "reshard/model/place_layouts.h"
 
 namespace reshard {
 

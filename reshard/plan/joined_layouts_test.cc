@@ -6,7 +6,7 @@
 #include <rapidcheck/gtest.h>
 
 #include "reshard/model/configs_testutil.h"
-#include "reshard/model/join_layouts.h"
+#include "reshard/model/place_layouts.h"
 #include "reshard/model/layout_builder.h"
 #include "reshard/model/local_text_testutil.h"
 #include "reshard/model/random_layout_testutil.h"

@@ -8,7 +8,7 @@
 #include "python/src/sessions/group.h"
 #include "python/src/values.h"
 #include "reshard/fleet/fleet_server.h"
-#include "reshard/model/move_layout.h"
+#include "reshard/model/place_layouts.h"
 
 namespace reshard::python {
 namespace {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "reshard/refit/session/job_targets.h"
 
-#include "reshard/model/join_layouts.h"
+#include "reshard/model/place_layouts.h"
 
 namespace reshard::session {
 

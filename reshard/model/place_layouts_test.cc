@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Law: in a layout that was moved, each rank holds what it held on its rank before.
-#include "reshard/model/move_layout.h"
+#include "reshard/model/place_layouts.h"
 
 #include <gtest/gtest.h>
 #include <rapidcheck/gtest.h>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "reshard/model/join_layouts.h"
+#include "reshard/model/place_layouts.h"
 
 #include <fmt/format.h>
 
@@ -8,9 +8,9 @@
 namespace reshard {
 namespace {
 
-using Parts = std::span<const std::shared_ptr<const ModelLayout>>;
+using LayoutParts = std::span<const std::shared_ptr<const ModelLayout>>;
 
-Result<> check_ranks(Parts parts) {
+Result<> check_ranks(LayoutParts parts) {
   for (std::size_t i = 0; i < parts.size(); ++i) {
     for (std::size_t k = 0; k < i; ++k) {
       const RankSet both = parts[i]->ranks() & parts[k]->ranks();
@@ -24,7 +24,7 @@ Result<> check_ranks(Parts parts) {
 }
 
 /// Every tensor that one part holds must be held or omitted by each. Omits what all parts omit.
-Result<> join_tensors(Parts parts, LayoutBuilder& out) {
+Result<> join_tensors(LayoutParts parts, LayoutBuilder& out) {
   for (Index i = 0; i < out.model().size(); ++i) {
     const TensorId id(static_cast<TensorId::rep>(i));
     const ModelLayout *holds = nullptr, *lacks = nullptr;
@@ -46,7 +46,28 @@ Result<> join_tensors(Parts parts, LayoutBuilder& out) {
 
 }  // namespace
 
-Result<ModelLayout> join_layouts(Parts parts) {
+Result<ModelLayout> move_layout(const ModelLayout& layout, Rank first) {
+  constexpr Index kMaxRanks = Index{1} << 20;
+  const std::vector<Rank> ranks = layout.ranks().members();
+  if (ranks.empty() || first.value() < 0 ||
+      Index{first.value()} + ranks.back().value() - ranks.front().value() >= kMaxRanks)
+    return fail(Code::invalid_argument,
+                fmt::format("{} cannot begin at rank {}", layout.name(), first.value()));
+  LayoutBuilder out(layout.name(), layout.shared_model());
+  out.add_all(layout, first.value() - ranks.front().value());
+  for (Index i = 0; i < layout.model().size(); ++i)
+    if (const TensorId id(static_cast<TensorId::rep>(i)); layout.omits(id)) out.omit(id);
+  return std::move(out).finish();
+}
+
+Result<QuantisedLayout> move_layout(const QuantisedLayout& layout, Rank first) {
+  QuantisedLayout out = layout;
+  for (std::shared_ptr<const ModelLayout>* each : {&out.values, &out.stored})
+    *each = std::make_shared<const ModelLayout>(RESHARD_TRY(move_layout(**each, first)));
+  return out;
+}
+
+Result<ModelLayout> join_layouts(LayoutParts parts) {
   if (parts.empty()) return fail(Code::invalid_argument, "there is no layout to join");
   std::string name;
   for (const auto& part : parts) {
