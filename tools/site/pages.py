@@ -143,7 +143,7 @@ def described(header: str) -> str:
 
 
 def toctree(caption: str, pages: list[str]) -> list[str]:
-  return ["", "```{toctree}", f":caption: {html.escape(caption)}", ":hidden:", ":maxdepth: 1", "", *pages, "```"]
+  return ["", "```{toctree}", f":caption: {html.escape(caption)}", ":maxdepth: 1", "", *pages, "```"]
 
 
 def tree(title: str, text: str, pages: list[str]) -> str:
