@@ -195,7 +195,6 @@ class FleetState {
   void schedule_catch_up(Time now);
   std::string left_behind(std::int64_t version) const;
   void begin_round(const std::vector<std::size_t>& units, std::int64_t version, Time now);
-  void order(std::size_t unit, const std::vector<Participant>& participants);
   /// The round has had its first report, or, if it failed, its first sign of that.
   void notice_end(Time now, bool failed);
   void end_round_if_over();

@@ -141,18 +141,21 @@ void bind_fleet(nb::module_& m) {
            nb::arg("secret") = nb::none(), nb::arg("secret_file") = nb::none(), nb::arg("unit"),
            nb::arg("trains"), nb::arg("rank"), nb::arg("size"), nb::arg("layout"),
            nb::arg("version"), nb::arg("timeout"))
-      .def("ready", [](FleetMember& x) { unwrap(x.ready()); })
+      .def(
+          "ready", [](FleetMember& x) { unwrap(x.ready()); },
+          nb::call_guard<nb::gil_scoped_release>())
       .def(
           "publish",
           [](FleetMember& x, std::int64_t version, int engines) {
             unwrap(x.publish(version, engines));
           },
-          nb::arg("version"), nb::arg("engines"))
+          nb::arg("version"), nb::arg("engines"), nb::call_guard<nb::gil_scoped_release>())
       .def(
           "report",
           [](FleetMember& x, std::int64_t round, bool has, std::int64_t keeps,
              const std::string& error) { unwrap(x.report(round, has, keeps, error)); },
-          nb::arg("round"), nb::arg("has"), nb::arg("keeps"), nb::arg("error"))
+          nb::arg("round"), nb::arg("has"), nb::arg("keeps"), nb::arg("error"),
+          nb::call_guard<nb::gil_scoped_release>())
       .def("next", &next, nb::arg("timeout").none())
       .def("make_group", &make_group, nb::arg("order"), nb::kw_only(), nb::arg("transport"),
            nb::arg("timeout"), nb::arg("interface") = "", nb::arg("gpu") = nb::none())
