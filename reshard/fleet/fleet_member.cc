@@ -88,22 +88,25 @@ class Member final : public FleetMember {
   /// Takes what has arrived while the group forms: "" if the round goes on. Actions other than
   /// cancels wait for next().
   std::string why_cancelled(std::int64_t round) {
-    for (;;) {
+    while (cancelled_ != round) {
       auto message = receive(Deadline::after(std::chrono::seconds(0)));
       if (!message) return message.error().message;
       if (!*message) return "";
       auto* action = std::get_if<Action>(&**message);
       if (action == nullptr) continue;
-      if (action->kind == Action::Kind::cancel && action->round == round)
-        return "another process of the group was lost or has failed";
-      actions_.push_back(std::move(*action));
+      if (action->kind == Action::Kind::cancel)
+        cancelled_ = action->round;
+      else
+        actions_.push_back(std::move(*action));
     }
+    return "another process of the group was lost or has failed";
   }
 
   const std::string job_;
   const std::unique_ptr<ControlConnection> connection_;
   const ListeningSocket listener_;
   std::deque<Action> actions_;
+  std::int64_t cancelled_ = 0;  ///< the last round that the server has cancelled; 0: none.
 };
 
 }  // namespace

@@ -147,7 +147,7 @@ Frame request(const RendezvousOptions& join) {
 Attempt enter(const RendezvousOptions& join, FileDescriptor socket, const GroupKey& key,
               const Instance& instance) {
   const Deadline limit = std::min(join.deadline, Deadline::after(kHandshakeTimeout));
-  const Authentication made = authenticate(socket.get(), key, instance, limit);
+  const Authentication made = authenticate(socket.get(), key, instance, limit, join.gives_up);
   if (made.verdict == Verdict::wrong_secret) {
     return refused({Code::aborted, join.secret.empty()
                                        ? "join: rank 0 has a secret, and this rank has none"

@@ -1,22 +1,43 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "reshard/transport/tcp/authenticate.h"
 
+#include <poll.h>
 #include <sys/socket.h>
 
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <utility>
 
 #include "reshard/transport/tcp/socket.h"
 
 namespace reshard::tcp {
 
+namespace {
+
+constexpr int kPollMilliseconds = 50;
+
+/// Waits until bytes or the end of the connection are there. A listening socket takes connections
+/// before anybody accepts them, so an answer may never come.
+void wait_for_answer(int socket, Deadline limit, const std::function<std::string()>& gives_up) {
+  pollfd polled{socket, POLLIN, 0};
+  while (!limit.expired() && gives_up().empty())
+    if (::poll(&polled, 1, kPollMilliseconds) > 0) return;
+}
+
+}  // namespace
+
 Authentication authenticate(int socket, const GroupKey& key, const Instance& instance,
-                            Deadline limit) {
+                            Deadline limit, const std::function<std::string()>& gives_up) {
   const ClientHandshake handshake(key, instance);
   std::array<std::byte, 1> verdict{};
-  const bool answered =
-      send_all(socket, handshake.hello(), limit) && receive_all(socket, verdict, limit);
+  bool answered = send_all(socket, handshake.hello(), limit).has_value();
+  if (answered && gives_up) {
+    wait_for_answer(socket, limit, gives_up);
+    if (std::string reason = gives_up(); !reason.empty())
+      return {Verdict::other_group, std::nullopt, std::move(reason)};
+  }
+  answered = answered && receive_all(socket, verdict, limit);
   if (answered && verdict[0] == static_cast<std::byte>(Verdict::wrong_secret))
     return {Verdict::wrong_secret, std::nullopt, "the secret is not that of the other end"};
   if (!answered || verdict[0] != static_cast<std::byte>(Verdict::welcome))

@@ -2,6 +2,7 @@
 // Both ends of the handshake of cipher.h over a socket.
 #pragma once
 
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -18,9 +19,10 @@ struct Authentication {
   std::string reason;               ///< why there are no keys.
 };
 
-/// Sends a hello and returns the answer; `other_group` also if there is no valid one.
+/// Sends a hello and returns the answer; `other_group` also if there is no valid one, or
+/// `gives_up`, called several times a second if it is given, returns a reason.
 Authentication authenticate(int socket, const GroupKey& key, const Instance& instance,
-                            Deadline limit);
+                            Deadline limit, const std::function<std::string()>& gives_up = nullptr);
 
 /// Receives what a connection sends first, on the accepting side.
 class HelloReader {
