@@ -5,11 +5,13 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <poll.h>
 
 #include <future>
 #include <thread>
 
 #include "reshard/fleet/fleet_member.h"
+#include "reshard/transport/listening_socket.h"
 
 namespace reshard::fleet {
 namespace {
@@ -97,22 +99,29 @@ TEST_F(FleetServed, who_waits_for_a_process_that_has_died_to_join_the_group_is_t
   EXPECT_THAT(error, HasSubstr("was lost or has failed"));
 }
 
-// Rank 0 listens all the time, so that others' connections reach it while it does not join.
+// Rank 0 listens all the time, so that others' connections reach it while it does not join. Here a
+// socket that nobody accepts from is in its place.
 TEST_F(FleetServed, who_waits_for_rank_0_is_told_that_the_round_is_over) {
   const auto trainer = join("t", Role::trainer), a = join("a", Role::engine);
   ASSERT_TRUE(a->ready());
   ASSERT_TRUE(trainer->publish(1, 1));
-  const Action order = **a->next(soon());
+  Action order = **a->next(soon());
+  const ListeningSocket silent = *ListeningSocket::make();
+  order.address = "127.0.0.1:" + std::to_string(silent.port());
   TransportOptions options;
   options.deadline = soon();
-  auto joining =
-      std::async(std::launch::async, [&] { return a->make_group(order, "shm", options); });
+  auto joining = std::async(std::launch::async,
+                            [&] { return a->make_group(order, "shm", options).error().message; });
+  pollfd polled{silent.fd(), POLLIN, 0};
+  ASSERT_EQ(::poll(&polled, 1, 20'000), 1);
   const Action mine = **trainer->next(soon());
   ASSERT_TRUE(trainer->report(mine.round, false, kNoVersion, "it fails before it joins"));
-  EXPECT_THAT(joining.get().error().message, HasSubstr("was lost or has failed"));
+  EXPECT_THAT(joining.get(), HasSubstr("was lost or has failed"));
   // In time: it is not dropped, as it would be if it waited for the handshake's own limit.
   ASSERT_TRUE(a->report(order.round, false, kNoVersion, "cancelled"));
-  EXPECT_EQ((*a->next(soon()))->round, order.round + 1);
+  const auto next = a->next(soon());
+  ASSERT_TRUE(next);
+  EXPECT_EQ((*next)->round, order.round + 1);
 }
 
 TEST_F(FleetServed, who_cannot_join_is_told_why) {
