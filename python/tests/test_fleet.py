@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Law: engines that die, come and fall behind neither stop a fleet nor tear it."""
 
+import contextlib
 import json
 import multiprocessing
 import os
@@ -306,41 +307,72 @@ def test_a_seat_is_one_process_and_a_fleet_has_one_trainer(tmp_path):
         fleet_process.Fleet(world.server.url, unit="t", role="engine", **common)
 
 
-def test_quantised_engines_catch_up_from_one_another_byte_for_byte():
-  model = reshard.open_model(str(pathlib.Path(__file__).parents[2] / "tests" / "cli" / "small_moe.json"))
-  secret = secrets.token_hex(16)
+class Decoders:
+  """Members of a fleet of small decoders, in this process, and the weights of the trainer."""
 
-  def memory(layout):
-    return reshard.RankBuffers.allocate(reshard.layout(layout, model), [0]).tensors(0)
+  def __init__(self):
+    self._model = reshard.open_model(str(pathlib.Path(__file__).parents[2] / "tests" / "cli" / "small_moe.json"))
+    self._secret = secrets.token_hex(16)
+    self.server = serve("tcp://127.0.0.1:0", secret=self._secret)
+    self.trained = self.memory("megatron:tp=1")
+    random = np.random.default_rng(1)
+    for tensor in self.trained.values():
+      values = random.standard_normal(len(tensor.raw()) // 2, np.float32)
+      tensor.raw()[:] = (values.view(np.uint32) >> 16).astype(np.uint16).tobytes()  # BF16
 
-  def bytes_of(tensors):
-    return {name: bytes(tensor.raw()) for name, tensor in tensors.items()}
+  def memory(self, layout):
+    return reshard.RankBuffers.allocate(reshard.layout(layout, self._model), [0]).tensors(0)
 
-  def member(unit, role, layout, tensors):
+  def member(self, unit, role, layout, tensors):
     return fleet_process.Fleet(
-      server.url, secret=secret, model=model, unit=unit, role=role, layout=layout, tensors=tensors, verify="always", timeout=30.0
-    )
+      self.server.url, secret=self._secret, model=self._model, unit=unit, role=role, layout=layout, tensors=tensors,
+      verify="always", timeout=30.0,
+    )  # fmt: skip
 
-  trained, quantised = memory("megatron:tp=1"), "vllm:tp=1,quant=fp8_channel"
-  random = np.random.default_rng(1)
-  for tensor in trained.values():
-    values = random.standard_normal(len(tensor.raw()) // 2, np.float32)
-    tensor.raw()[:] = (values.view(np.uint32) >> 16).astype(np.uint16).tobytes()  # BF16
-  with serve("tcp://127.0.0.1:0", secret=secret) as server, ThreadPoolExecutor() as threads:
-    a, b = memory(quantised), memory(quantised)
-    with member("a", "engine", quantised, a) as first:
+  def trainer(self):
+    return self.member("trainer", "trainer", "megatron:tp=1", self.trained)
+
+
+def bytes_of(tensors):
+  return {name: bytes(tensor.raw()) for name, tensor in tensors.items()}
+
+
+def test_quantised_engines_catch_up_from_one_another_byte_for_byte():
+  fleet, quantised = Decoders(), "vllm:tp=1,quant=fp8_channel"
+  with fleet.server, ThreadPoolExecutor() as threads:
+    a, b = fleet.memory(quantised), fleet.memory(quantised)
+    with fleet.member("a", "engine", quantised, a) as first:
       received = threads.submit(first.receive)
-      with member("trainer", "trainer", "megatron:tp=1", trained) as trainer:
+      with fleet.trainer() as trainer:
         assert trainer.refit(1, engines=1).engines == ["a"]
       assert received.result(TIMEOUT) == 1
       waits = threads.submit(first.receive)
-      with member("b", "engine", quantised, b) as second:
+      with fleet.member("b", "engine", quantised, b) as second:
         assert second.receive(timeout=TIMEOUT) == 1
       first.cancel()
       with pytest.raises(reshard.AbortedError):
         waits.result(TIMEOUT)
   assert bytes_of(a) == bytes_of(b)
   assert any(any(tensor) for tensor in bytes_of(a).values())
+
+
+def test_engines_in_other_formats_take_a_version_in_one_round():
+  fleet, layouts = Decoders(), ("vllm:tp=1", "vllm:tp=1,quant=fp8_channel", "sglang:tp=1,quant=mxfp8")
+  memory = [fleet.memory(layout) for layout in layouts]
+  with fleet.server, ThreadPoolExecutor() as threads, contextlib.ExitStack() as stack:
+    engines = [
+      stack.enter_context(fleet.member(f"e{i}", "engine", layout, memory[i])) for i, layout in enumerate(layouts)
+    ]
+    received = [threads.submit(engine.receive) for engine in engines]
+    with fleet.trainer() as trainer:
+      report = trainer.refit(1, engines=3)
+    assert (report.engines, report.left_behind, report.rounds) == (["e0", "e1", "e2"], "", 1)
+    assert [one.result(TIMEOUT) for one in received] == [1, 1, 1]
+  name = "model.layers.0.self_attn.o_proj.weight"
+  plain = memory[0][name]
+  assert bytes(plain.raw()) == bytes(fleet.trained["decoder.layers.0.self_attention.linear_proj.weight"].raw())
+  for tensors, form in ((memory[1], "fp8_channel"), (memory[2], "mxfp8")):
+    assert bytes(tensors[name].raw()) == bytes(reshard.quantise(plain, form).data.raw())
 
 
 def test_nothing_is_left_of_engines_that_came_and_went():
