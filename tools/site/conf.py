@@ -7,8 +7,9 @@ import re
 import sys
 
 sys.path.insert(0, os.path.dirname(__file__))
+from pygments.lexers.special import TextLexer
 from signatures import property_type, signature_of
-from sphinx.ext.autodoc import FunctionDocumenter, ModuleDocumenter
+from sphinx.ext.autodoc import ClassDocumenter, FunctionDocumenter, ModuleDocumenter
 
 project = "reshard"
 author = "The reshard developers"
@@ -87,6 +88,9 @@ def loaded():
 
 def setup(app):
   loaded()
+  # A class of two modules has an entry in each, and no third name that both would claim.
+  ClassDocumenter.get_canonical_fullname = lambda self: None
+  app.add_lexer("mermaid", TextLexer)  # diagrams are shown as their text
   app.add_autodocumenter(ExtensionFunction)
   app.connect("autodoc-process-docstring", literal)
   app.connect("autodoc-process-signature", signature)
