@@ -45,10 +45,10 @@ def same(a, b):
 
 @contextlib.contextmanager
 def served(hosts, folder):
-  command = [*hosts.command(0), sys.executable, "-m", "http.server", str(PORT), "--directory", str(folder)]
-  server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+  command = [*hosts.command(0), sys.executable, "-u", "-m", "http.server", str(PORT), "--directory", str(folder)]
+  server = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
   try:
-    time.sleep(1)
+    server.stdout.readline()  # it serves
     yield
   finally:
     server.terminate()

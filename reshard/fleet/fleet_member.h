@@ -22,7 +22,7 @@ namespace reshard::fleet {
 class FleetMember {
  public:
   /// Joins as `request` says; its `address` is set here. Errors: those of
-  /// ControlConnection::connect(); `invalid_argument` if the server refuses, which it says why.
+  /// ControlConnection::connect(); `invalid_argument` if the server refuses, with its reason.
   static Result<std::unique_ptr<FleetMember>> join(
       const ControlAddress& address, JoinRequest request, Deadline deadline,
       const std::function<std::string()>& gives_up = nullptr);
@@ -33,14 +33,15 @@ class FleetMember {
   virtual Result<> publish(std::int64_t version, int engines) = 0;
   virtual Result<> report(std::int64_t round, bool has, std::int64_t keeps,
                           const std::string& error) = 0;
-  /// An order, a confirmation, or a release or reject; none at the deadline. A cancelled order that
-  /// was not begun is not returned, but reported. Errors: `aborted` if the connection has ended, or
-  /// cancel() was called.
+  /// The next order, confirmation, release or rejection; none at the deadline. Cancellations of
+  /// rounds that this member has reported are left out. Errors: `aborted` if the connection has
+  /// ended, the server dropped this member, or cancel() was called.
   virtual Result<std::optional<Action>> next(Deadline deadline) = 0;
   /// Makes the group of an order. Errors: those of join_group(); `aborted` if the server cancels
   /// the round.
   virtual Result<ProcessGroup> make_group(const Action& order, std::string_view transport,
                                           const TransportOptions& options) = 0;
+  /// Ends the waits of this object, now and later.
   virtual void cancel() = 0;
 };
 

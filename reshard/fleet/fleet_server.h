@@ -25,7 +25,7 @@ class FleetServer {
   /// FleetState::text(). Any thread.
   virtual std::string text() const = 0;
 };
-/// So that names of groups have room behind it.
+/// The most characters of the job of a fleet: the names of its groups append numbers to it.
 inline constexpr std::size_t kMaxJob = 32;
 
 }  // namespace reshard::fleet

@@ -53,6 +53,9 @@ std::uint64_t digest_of(const SessionSide& side) {
 /// The digest of the sides so far and one more.
 std::uint64_t joined(std::uint64_t sides, std::uint64_t more) { return mix64(sides) + more; }
 
+/// Of one job: as RankRefitOptions::staging_bytes.
+constexpr Index kLeastStaging = Index{32} << 10;
+
 /// The error message about one side on this rank; "" if there is none.
 std::string trouble_of(const std::string& name, const SessionSide& side, int group_size) {
   if (!side.trouble.empty()) return side.trouble;
@@ -251,7 +254,13 @@ Result<> Session::State::make_jobs() {
   auto found = session::job_targets(sides, me());
   if (!found) return finish(std::move(found).error());
   job_targets = *std::move(found);
-  const Index staging = session::least_staging(received) / std::ssize(job_targets);
+  const Index all_staging = session::least_staging(received), parts = std::ssize(job_targets);
+  const Index staging = all_staging / parts;
+  if (parts > 1 && staging < kLeastStaging)
+    return fail(Code::invalid_argument,
+                fmt::format("staging of {} bytes is too small for {} targets that are moved one "
+                            "after another; give every rank {} or more",
+                            all_staging, parts, parts * kLeastStaging));
   std::vector<std::unique_ptr<Job>> made;
   for (const session::JobTarget& target : job_targets)
     made.push_back(RESHARD_TRY(Job::prepare({transport, control, source(), target.side(), options,

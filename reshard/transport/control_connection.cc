@@ -12,7 +12,6 @@
 #include <utility>
 
 #include "reshard/transport/control_server.h"
-#include "reshard/transport/listening_socket.h"
 #include "reshard/transport/tcp/authenticate.h"
 #include "reshard/transport/tcp/rendezvous_address.h"
 #include "reshard/transport/tcp/socket.h"
@@ -163,11 +162,6 @@ ConnectionAttempt try_connect(const RendezvousAddress& at, const ControlAddress&
 }
 
 }  // namespace
-
-Result<ListeningSocket> ListeningSocket::make() {
-  Listener made = RESHARD_TRY(tcp::listen_at("", 0));
-  return ListeningSocket(std::move(made.socket), made.port);
-}
 
 Result<std::unique_ptr<ControlConnection>> ControlConnection::connect(
     const ControlAddress& address, Deadline deadline,

@@ -17,6 +17,7 @@
 #include <thread>
 #include <utility>
 
+#include "reshard/transport/listening_socket.h"
 #include "reshard/transport/tcp/authenticate.h"
 #include "reshard/transport/tcp/control.h"
 #include "reshard/transport/tcp/coordinator.h"
@@ -354,6 +355,11 @@ void remove_dead_rendezvous(const RendezvousOptions& join) {
   if (!there || there->addresses != own_addresses()) return;
   if (check_not_taken(join, there->addresses, there->port, there->instance))
     remove_rendezvous_file(path, there->instance);
+}
+
+Result<ListeningSocket> ListeningSocket::make() {
+  tcp::Listener made = RESHARD_TRY(tcp::listen_at("", 0));
+  return ListeningSocket(std::move(made.socket), made.port);
 }
 
 }  // namespace reshard

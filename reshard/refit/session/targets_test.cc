@@ -285,6 +285,11 @@ TEST(SessionTargetsAtRisk, are_refused_if_they_cannot_be_brought_to_one_version)
     } else {
       EXPECT_THAT(refusal(ends, engines, memory, twice), testing::HasSubstr("rank 2: "));
     }
+    SessionOptions little;
+    little.refit.staging_bytes = Index{48} << 10;
+    EXPECT_THAT(outcome(prepare(ends, engines, memory, memory.sides(engines), little)),
+                testing::HasSubstr("too small for 2 targets that are moved one after another; give "
+                                   "every rank 65536 or more"));
     EXPECT_EQ(refusal(ends, engines, memory, memory.sides(engines)), "");
   });
 }

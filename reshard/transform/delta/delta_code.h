@@ -5,8 +5,7 @@
 // (the block is the same), or begins with a byte that names its form:
 //
 //   1  sparse: two bytes, the parameters g and v; the number of changed elements as LEB128; then
-//   for
-//      each of them, in their order, the Rice code (g) of the number of elements that did not
+//      for each of them, in their order, the Rice code (g) of the number of elements that did not
 //      change since the last one that did, and the Rice code (v) of z(next - base) - 1, where z
 //      maps the difference 1, -1, 2, -2, ... (modulo 2^bits, signed) to 2, 1, 4, 3, ... Bits fill
 //      bytes from the lowest; the rest of the last byte is zero.
