@@ -239,7 +239,7 @@ void bind_text(nb::class_<Layout>& layout) {
       .def(
           "_repr_html_",
           [](const nb::object& self) {
-            return nb::module_::import_("reshard._html").attr("layout_html")(self);
+            return nb::module_::import_("reshard._figures.html").attr("layout_html")(self);
           },
           nb::sig("def _repr_html_(self) -> str"))
       .def("__repr__", &text_of_layout);

@@ -376,7 +376,7 @@ dtype of torch or numpy. Such a model has no config: layouts "hf", "fsdp", "dten
       .def(
           "_repr_html_",
           [](const nb::object& self) {
-            return nb::module_::import_("reshard._html").attr("model_html")(self);
+            return nb::module_::import_("reshard._figures.html").attr("model_html")(self);
           },
           nb::sig("def _repr_html_(self) -> str"))
       .def("__repr__", &text_of_model);

@@ -215,7 +215,7 @@ if possible: a cell has their sum, a bar the most of any of them. Returns the fi
       .def(
           "_repr_html_",
           [](const nb::object& self) {
-            return nb::module_::import_("reshard._html").attr("plan_html")(self);
+            return nb::module_::import_("reshard._figures.html").attr("plan_html")(self);
           },
           nb::sig("def _repr_html_(self) -> str"))
       .def("__repr__", &text_of);
