@@ -192,7 +192,11 @@ def make(rank, store, engine, folder):
     fully_shard(layer, mesh=mesh)
   fully_shard(module, mesh=mesh)
   state = types.SimpleNamespace(rank=rank, module=module, mesh=mesh, more={}, trainer=None, at=lambda _: None)
-  state.engine = engine_of(engine, folder) if rank == 0 else None
+  state.engine = None
+  if rank == 0:
+    state.engine = [engine_of(pipes, folder) for pipes in engine]
+    if len(engine) == 1:
+      (state.engine,) = state.engine
   return state
 
 

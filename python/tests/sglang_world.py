@@ -15,23 +15,24 @@ NAMES = {engine: key for key, (engine, _) in sglang_served.ADAPTERS.items()}
 
 
 class World:
-  """Two trainers under FSDP2, and an engine of two workers."""
+  """Two trainers under FSDP2, and an engine of two workers; or several such engines."""
 
-  def __init__(self, folder):
+  def __init__(self, folder, engines=1):
     config = small_model().config
     config.architectures = ["LlamaForCausalLM"]
     config.save_pretrained(folder / "model")
     context = multiprocessing.get_context("spawn")
-    self.tests, engine, self.workers = [], [], []
-    for rank in range(sglang_process.TP):
+    self.tests, pipes, self.workers = [], [[] for _ in range(engines)], []
+    for rank in range(engines * sglang_process.TP):
       (test, mine), (handle, its) = context.Pipe(), context.Pipe()
-      arguments = (mine, its, rank, folder / "engine", folder / "model")
+      number, worker = divmod(rank, sglang_process.TP)
+      arguments = (mine, its, worker, folder / f"engine-{number}", folder / "model")
       self.workers.append(context.Process(target=sglang_process.work, args=arguments, daemon=True))
       self.workers[-1].start()
       self.tests.append(test)
-      engine.append(handle)
+      pipes[number].append(handle)
     common = {"store": folder / "trainer", "folder": folder / "model"}
-    options = [{"rank": rank, "engine": engine if rank == 0 else None} | common for rank in (0, 1)]
+    options = [{"rank": rank, "engine": pipes if rank == 0 else None} | common for rank in (0, 1)]
     self.trainers = Workers("sglang_process", options)
     assert all(fine for fine, _ in map(self.answer, self.tests))
 

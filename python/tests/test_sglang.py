@@ -467,3 +467,20 @@ def test_a_trainer_that_dies_leaves_the_old_weights_and_a_working_engine(world):
   ((whole, version),) = world.trainers.call([0], "start_alone")
   assert version == first + 2
   world.holds(whole)
+
+
+def test_an_update_brings_several_engines_to_one_version(tmp_path):
+  several = World(tmp_path, engines=2)
+  try:
+    first = max(several.trainers.call([0, 1], "start", {"verify": True}))
+    assert several.joined() == [True] * 4
+    for seed in (1, 2):
+      assert refit(several, seed) == first + seed
+    new, _ = several.trainers.call([0, 1], "train", 3)
+    several.trainers.call([0, 1], "begin")
+    several.trainers.call([0, 1], "finish")
+    several.holds(new)
+    several.trainers.call([0, 1], "close")
+    assert several.joined() == [False] * 4
+  finally:
+    several.close()
