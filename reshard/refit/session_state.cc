@@ -53,7 +53,7 @@ std::uint64_t digest_of(const SessionSide& side) {
 /// The digest of the sides so far and one more.
 std::uint64_t joined(std::uint64_t sides, std::uint64_t more) { return mix64(sides) + more; }
 
-/// Of one job: as RankRefitOptions::staging_bytes.
+/// The least staging of a job, as RankRefitOptions::staging_bytes says. Bytes.
 constexpr Index kLeastStaging = Index{32} << 10;
 
 /// The error message about one side on this rank; "" if there is none.

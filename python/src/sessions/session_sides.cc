@@ -24,8 +24,8 @@ bool is_list(const nb::object& argument) {
          (nb::isinstance<nb::list>(argument) || nb::isinstance<nb::tuple>(argument));
 }
 
-/// What an argument says of each target: the entries of a list; for one target the argument itself.
-/// An argument that is None, or not given, is so for all of them.
+/// An argument for each target: the entries of a list; for one target the argument itself.
+/// One that is None, or not given, is so for all of them.
 std::vector<nb::object> of_each(const nb::object& argument, std::size_t targets, const char* name) {
   if (is_list(argument)) {
     std::vector<nb::object> out;
